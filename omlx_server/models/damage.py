@@ -27,7 +27,7 @@ def damaged_weights(directory: Path) -> str:
         files = layout.weight_files(directory)
     except ModelUnavailable as error:
         return error.message
-    return next((said for file in files if (said := _damaged(file))), "")
+    return next((problem for file in files if (problem := _damaged(file))), "")
 
 
 def _damaged(file: Path) -> str:
@@ -37,8 +37,8 @@ def _damaged(file: Path) -> str:
         return f"{file.name} can't be read: {one_line(error)}"
     if header is None:
         return f"{file.name} is cut, or no safetensors file"
-    there, whole = header.nbytes, header.whole_bytes
-    return f"{file.name} is cut: {there} of {whole} bytes are there" if there < whole else ""
+    nbytes, whole = header.nbytes, header.whole_bytes
+    return f"{file.name} is cut: {nbytes} of {whole} bytes are there" if nbytes < whole else ""
 
 
 def _damaged_tokenizer(file: Path) -> str:

@@ -32,13 +32,14 @@ class ModelDescription:
 
 
 def describe(directory: Path) -> ModelDescription:
-    """Raises ModelUnavailable if config.json is missing or can't be read."""
+    """Read config.json and generation_config.json. Raises ModelUnavailable if config.json is
+    missing or can't be read."""
     if not (directory / "config.json").is_file():
         raise ModelUnavailable(f"{directory} has no config.json", hint="is this a language model?")
     config = _read(directory / "config.json")
     text = {**config, **_object(config.get("text_config"))}
     lengths = (text.get(key) for key in _CONTEXT_KEYS)
-    said = next((n for n in lengths if isinstance(n, int) and n > 0), None)
+    length = next((n for n in lengths if isinstance(n, int) and n > 0), None)
     ignored, generation = "", dict[str, Any]()
     try:
         generation = _read(directory / "generation_config.json")
@@ -46,9 +47,9 @@ def describe(directory: Path) -> ModelDescription:
         ignored = error.message
     return ModelDescription(
         model_type=str(config.get("model_type", "")),
-        context_length=said or _DEFAULT_CONTEXT,
+        context_length=length or _DEFAULT_CONTEXT,
         recommended=_recommended(generation),
-        said_length=said,
+        said_length=length,
         ignored=ignored,
     )
 
@@ -78,8 +79,8 @@ def _recommended(generation: Mapping[str, Any]) -> dict[str, float]:
     if generation.get("do_sample") is False:
         return {}
     hints = get_type_hints(SamplingPresets, include_extras=True)
-    found = {name: _number(generation.get(name), *get_args(hint)) for name, hint in hints.items()}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: _number(generation.get(name), *get_args(hint)) for name, hint in hints.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _number(value: Any, kind: type[float], bounds: NumberRange) -> float | None:
@@ -91,10 +92,10 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        said = json_file.read(path)
-        if not isinstance(said, dict):
+        content = json_file.read(path)
+        if not isinstance(content, dict):
             raise ValueError("it holds no JSON object")
-        return said
+        return content
     except json_file.PROBLEMS as error:
         raise ModelUnavailable(f"{path} can't be read: {error}") from error
 

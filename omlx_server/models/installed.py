@@ -21,7 +21,8 @@ from omlx_server.models.description import ModelDescription, described, encoder_
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import DOWNLOADS
 from omlx_server.models.hub.remote import unfit_for_serving
-from omlx_server.models.kind import kind_in, read_json
+from omlx_server.models.json_file import read_json
+from omlx_server.models.kind import kind_in
 from omlx_server.models.locate import Located, Places, candidates, located
 from omlx_server.models.vision import lacks_for_images
 
@@ -61,29 +62,29 @@ class Installed:
 
 def installed_models(places: Places) -> list[Installed]:
     """Return all models, in the order of look-up; the first one keeps a shared name."""
-    there = filter(_is_meant, candidates(places.dirs))
-    found = [_read(model, _source(model)) for model in there]
-    found += [model for root in places.dirs for model in _unfinished(root.expanduser())]
+    located_models = filter(_is_meant, candidates(places.dirs))
+    models = [_read(model, _source(model)) for model in located_models]
+    models += [model for root in places.dirs for model in _unfinished(root.expanduser())]
     if places.use_hf_cache:
-        known = {os.path.realpath(model.path) for model in found}
+        paths = {os.path.realpath(model.path) for model in models}
         cached = map(_cached, hub.HUB.cached_ids())
-        found += [model for model in cached if os.path.realpath(model.path) not in known]
-    return _without_doubles(found)
+        models += [model for model in cached if os.path.realpath(model.path) not in paths]
+    return _without_doubles(models)
 
 
-def _without_doubles(found: list[Installed]) -> list[Installed]:
+def _without_doubles(models: list[Installed]) -> list[Installed]:
     """Prefer full names to short names of other models, as `find_installed` does."""
     taken: dict[str, Path] = {}
-    for model in found:
+    for model in models:
         taken.setdefault(model.names[0], model.path)
-    kept = []
-    for model in found:
+    unique = []
+    for model in models:
         first = taken[model.names[0]]
         names = tuple(n for n in model.names if taken.setdefault(n, model.path) == model.path)
         if first != model.path and not model.problem:
             model = replace(model, problem=f"{first} has the same name and comes first")
-        kept.append(replace(model, names=names or model.names[:1]))
-    return kept
+        unique.append(replace(model, names=names or model.names[:1]))
+    return unique
 
 
 def _is_meant(model: Located) -> bool:
@@ -97,12 +98,8 @@ def _is_meant(model: Located) -> bool:
 
 
 def _source(model: Located) -> ModelOrigin:
-    ours = (MINILM.full_name, STARTER.full_name)
-    return (
-        ModelOrigin.CATALOGUE
-        if any(name in ours for name in model.names)
-        else ModelOrigin.DIRECTORY
-    )
+    is_ours = not {MINILM.full_name, STARTER.full_name}.isdisjoint(model.names)
+    return ModelOrigin.CATALOGUE if is_ours else ModelOrigin.DIRECTORY
 
 
 def _unfinished(root: Path) -> Iterator[Installed]:
@@ -122,11 +119,11 @@ def _cached(repo_id: str) -> Installed:
 
 
 def _read(model: Located, source: ModelOrigin) -> Installed:
-    said = read_json(model.path / "config.json")
-    config = said if isinstance(said, dict) else {}
+    content = read_json(model.path / "config.json")
+    config = content if isinstance(content, dict) else {}
     kind = kind_in(model.path, model.names[0]) if config else ModelKind.UNKNOWN
     problem, about = _missing_or_damaged(model.path), described(model.path)
-    if not problem and not isinstance(said, dict):
+    if not problem and not isinstance(content, dict):
         problem = "its config.json can't be read"
     return Installed(
         path=model.path,

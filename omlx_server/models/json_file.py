@@ -28,6 +28,20 @@ def text(path: Path) -> str:
     return content.decode()
 
 
+def read_json(path: Path) -> Any:
+    """Return the JSON value in a file, or None if it can't be read."""
+    try:
+        return read(path)
+    except PROBLEMS:
+        return None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; empty for anything else, or if it can't be read."""
+    value = read_json(path)
+    return value if isinstance(value, dict) else {}
+
+
 def _at_once(path: str, flags: int) -> int:
     """Open without waiting for the writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)

@@ -1,10 +1,9 @@
 """Tells the kind of the model in a directory. Any thread."""
 
 from pathlib import Path
-from typing import Any
 
 from omlx_server.core.model_files.kind import ModelKind, kind_of
-from omlx_server.models import json_file
+from omlx_server.models.json_file import read_json
 
 
 def kind_in(directory: Path, name: str = "") -> ModelKind:
@@ -16,11 +15,3 @@ def kind_in(directory: Path, name: str = "") -> ModelKind:
     listed = modules if isinstance(modules, list) else []
     types = [str(module.get("type", "")) for module in listed if isinstance(module, dict)]
     return kind_of(config, [text.rpartition(".")[2] for text in types], name or directory.name)
-
-
-def read_json(path: Path) -> Any:
-    """Return the JSON value in a file, or None if it can't be read."""
-    try:
-        return json_file.read(path)
-    except json_file.PROBLEMS:
-        return None

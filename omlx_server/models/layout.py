@@ -25,8 +25,8 @@ def missing_from(directory: Path) -> str:
     shards = _indexed_shards(directory)
     if shards is None:
         # A link of Hugging Face's cache may lead nowhere.
-        found = (path for path in directory.glob("model*.safetensors") if path.is_file())
-        return missing_shards(path.name for path in found)
+        files = (path for path in directory.glob("model*.safetensors") if path.is_file())
+        return missing_shards(path.name for path in files)
     return next((name for name in shards if not (directory / name).is_file()), "")
 
 
@@ -74,12 +74,12 @@ def missing_shards(files: Iterable[str]) -> str:
     names = set(files)
     if not names:
         return "model*.safetensors"
-    for found in filter(None, map(SHARD.fullmatch, sorted(names))):
-        stem, count = found["stem"], found["count"]
+    for shard in filter(None, map(SHARD.fullmatch, sorted(names))):
+        stem, count = shard["stem"], shard["count"]
         for i in range(1, int(count) + 1):
-            wanted = f"{stem}-{i:05}-of-{count}.safetensors"
-            if wanted not in names:
-                return wanted
+            name = f"{stem}-{i:05}-of-{count}.safetensors"
+            if name not in names:
+                return name
     return ""
 
 

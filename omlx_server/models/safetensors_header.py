@@ -10,7 +10,7 @@ from typing import BinaryIO
 import msgspec
 
 _LENGTH_BYTES = 8
-# MLX reads no longer header.
+# The longest header that MLX reads.
 _MOST_HEADER_BYTES = 1 << 25
 
 
@@ -51,8 +51,8 @@ def header_of(opened: BinaryIO) -> SafetensorsHeader | None:
     length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
     if not 0 < length <= min(nbytes - _LENGTH_BYTES, _MOST_HEADER_BYTES):
         return None
-    found = _HEADER.decode(opened.read(length))
-    ends = max((tensor.data_offsets[1] for tensor in found.values() if tensor), default=0)
-    tensors = {name: one for name, one in found.items() if one and name != _METADATA}
+    entries = _HEADER.decode(opened.read(length))
+    ends = max((tensor.data_offsets[1] for tensor in entries.values() if tensor), default=0)
+    tensors = {name: one for name, one in entries.items() if one and name != _METADATA}
     numbers = sum(prod(one.shape) for one in tensors.values())
     return SafetensorsHeader(tensors, nbytes, _LENGTH_BYTES + length + ends, numbers)

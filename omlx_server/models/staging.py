@@ -82,8 +82,7 @@ def remove_stale(models_dir: Path) -> None:
 
 def _publish(model: Path, target: Path, staging: Path, is_complete: Callable[[Path], bool]) -> None:
     if target.exists() and not is_complete(target):
-        # Files were taken out of a finished model: it makes room, and goes with the staging. The
-        # adapters beside it are its owner's.
+        # Files of a finished model are missing: it goes with the staging, but not its adapters.
         target.rename(staging / "damaged")
         adapters = staging / "damaged" / FOLDER
         if adapters.is_dir():

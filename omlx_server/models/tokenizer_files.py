@@ -11,7 +11,7 @@ from typing import Any
 from omlx_server.core.model_files.parser_signs import CODED_TEMPLATES
 from omlx_server.errors import ConfigError
 from omlx_server.models import json_file
-from omlx_server.models.kind import read_json
+from omlx_server.models.json_file import read_object
 
 _TEMPLATE = "chat_template.jinja"
 _CONFIG = "tokenizer_config.json"
@@ -32,16 +32,16 @@ class TokenizerFiles:
 
     @classmethod
     def of(cls, directory: Path) -> "TokenizerFiles":
-        config = _object(directory / _CONFIG)
+        config = read_object(directory / _CONFIG)
         parser = config.get("tool_parser_type")
-        other = _object(directory / _OF_PROCESSOR)
+        other = read_object(directory / _OF_PROCESSOR)
         coded = CODED_TEMPLATES.get(str(config.get("chat_template_type")))
         places = {
             _TEMPLATE: {} if coded else _templates_of_files(directory),
             _CONFIG: _templates_of(coded or config.get("chat_template")),
             _OF_PROCESSOR: _templates_of(other.get("chat_template")),
         }
-        file = next((name for name, found in places.items() if found), "")
+        file = next((name for name, templates in places.items() if templates), "")
         return cls(
             template_file=file,
             templates=places.get(file, {}),
@@ -53,13 +53,13 @@ class TokenizerFiles:
 def _templates_of_files(directory: Path) -> dict[str, str]:
     files = {"default": directory / _TEMPLATE}
     files |= {path.stem: path for path in sorted((directory / _MORE_TEMPLATES).glob("*.jinja"))}
-    found = {}
+    templates = {}
     for name, path in files.items():
         try:
-            found[name] = _template(path)
+            templates[name] = _template(path)
         except json_file.PROBLEMS:
             continue
-    return found
+    return templates
 
 
 def read_template(path: str) -> str:
@@ -79,25 +79,25 @@ def _template(path: Path) -> str:
     return json_file.text(path).replace("\r\n", "\n")
 
 
-def _templates_of(said: object) -> dict[str, str]:
+def _templates_of(value: object) -> dict[str, str]:
     """Return the templates in a text, a table by name, or a list of tables."""
-    if isinstance(said, list):
-        said = {one.get("name"): one.get("template") for one in said if isinstance(one, dict)}
-    if not isinstance(said, dict):
-        said = {"default": said}
-    return {str(name): source for name, source in said.items() if isinstance(source, str)}
+    if isinstance(value, list):
+        value = {one.get("name"): one.get("template") for one in value if isinstance(one, dict)}
+    if not isinstance(value, dict):
+        value = {"default": value}
+    return {str(name): source for name, source in value.items() if isinstance(source, str)}
 
 
 def _tokens(directory: Path, config: Mapping[str, Any]) -> Iterator[str]:
-    whole = _object(directory / "tokenizer.json")
+    whole = read_object(directory / "tokenizer.json")
     model = whole.get("model")
     yield from _texts(_pieces(model.get("vocab") if isinstance(model, dict) else None))
     yield from _texts(_members(whole.get("added_tokens")))
-    yield from _object(directory / "added_tokens.json")
-    for said in (config, _object(directory / "special_tokens_map.json")):
-        yield from _texts(value for key, value in said.items() if key.endswith("_token"))
+    yield from read_object(directory / "added_tokens.json")
+    for content in (config, read_object(directory / "special_tokens_map.json")):
+        yield from _texts(value for key, value in content.items() if key.endswith("_token"))
         for key in _TOKENS:
-            yield from _texts(_members(said.get(key)))
+            yield from _texts(_members(content.get(key)))
 
 
 def _pieces(vocabulary: object) -> Iterable[object]:
@@ -106,10 +106,10 @@ def _pieces(vocabulary: object) -> Iterable[object]:
     return vocabulary if isinstance(vocabulary, dict) else ()
 
 
-def _members(said: object) -> Iterable[object]:
-    if isinstance(said, dict):
-        return said.values()
-    return said if isinstance(said, list) else ()
+def _members(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _texts(tokens: Iterable[object]) -> Iterator[str]:
@@ -117,8 +117,3 @@ def _texts(tokens: Iterable[object]) -> Iterator[str]:
         text = token.get("content") if isinstance(token, dict) else token
         if isinstance(text, str):
             yield text
-
-
-def _object(path: Path) -> dict[str, Any]:
-    said = read_json(path)
-    return said if isinstance(said, dict) else {}

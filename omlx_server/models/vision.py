@@ -8,24 +8,22 @@ from typing import Any
 from omlx_server.core.model_files.vision import PREPROCESSORS, files_lack, has_vision, server_lacks
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
-from omlx_server.models.kind import read_json
+from omlx_server.models.json_file import read_json, read_object
 from omlx_server.models.safetensors_header import read_header
 
 
 def tells_of_vision(directory: Path) -> bool:
-    config = read_json(directory / "config.json")
-    return isinstance(config, dict) and has_vision(config)
+    return has_vision(read_object(directory / "config.json"))
 
 
 def lacks_for_images(directory: Path) -> str:
     """Return why a model's files don't allow images, as the end of a sentence; else ""."""
-    config = read_json(directory / "config.json")
-    if not isinstance(config, dict) or not has_vision(config):
-        return files_lack({}, (), ())
+    config = read_object(directory / "config.json")
     files = [name for name in PREPROCESSORS if (directory / name).is_file()]
+    if lacks := files_lack(config, _tensor_names(directory), files):
+        return lacks
     broken = [name for name in files if not isinstance(read_json(directory / name), dict)]
-    lacks = files_lack(config, _tensor_names(directory), files)
-    return lacks or (f"its {broken[0]} can't be read" if broken else "")
+    return f"its {broken[0]} can't be read" if broken else ""
 
 
 def why_no_images(directory: Path, *, enabled: bool, uses_heads: bool) -> str:
@@ -44,18 +42,16 @@ def has_pillow() -> bool:
 
 def preprocessor_config(directory: Path) -> dict[str, Any]:
     """Return the merged image preprocessor configs."""
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for name in PREPROCESSORS:
-        said = read_json(directory / name)
-        found = {**said, **found} if isinstance(said, dict) else found
-    return found
+        merged = {**read_object(directory / name), **merged}
+    return merged
 
 
 def _tensor_names(directory: Path) -> Iterator[str]:
-    index = read_json(directory / layout.INDEX)
-    named = index.get("weight_map") if isinstance(index, dict) else None
-    if isinstance(named, dict):
-        yield from named
+    names = read_object(directory / layout.INDEX).get("weight_map")
+    if isinstance(names, dict):
+        yield from names
         return
     try:
         for file in layout.weight_files(directory):

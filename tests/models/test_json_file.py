@@ -14,7 +14,7 @@ import pytest
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import json_file, layout
 from omlx_server.models.description import describe
-from omlx_server.models.kind import read_json
+from omlx_server.models.json_file import read_json
 from tests.api.harness import REPO
 
 BOUND = "import pathlib, resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))"

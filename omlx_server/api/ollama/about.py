@@ -17,7 +17,7 @@ from omlx_server.core.model_files.parser_signs import reasoning_parser_of
 from omlx_server.core.model_files.quantization import own_quantization, quantization_of
 from omlx_server.errors import ConfigError, ModelUnavailable
 from omlx_server.models import layout
-from omlx_server.models.kind import read_json
+from omlx_server.models.json_file import read_object
 from omlx_server.models.safetensors_header import TensorHeader, read_header
 from omlx_server.models.tokenizer_files import TokenizerFiles, read_template
 from omlx_server.text.fill_in import FILL_IN
@@ -129,8 +129,7 @@ def in_words(parameters: int) -> str:
 
 @lru_cache(_KEPT)
 def _about(directory: Path, states: tuple[FileState, ...]) -> ModelCard:
-    content = read_json(directory / "config.json")
-    config: dict[str, Any] = content if isinstance(content, dict) else {}
+    config = read_object(directory / "config.json")
     inner = config.get("text_config")
     text = {**config, **(inner if isinstance(inner, dict) else {})}
     sizes = ((ours, text.get(theirs)) for theirs, ours in _SIZES.items())

@@ -7,7 +7,7 @@ from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.errors import BadRequest, LoadFailed
 from omlx_server.models.installed import Installed
-from omlx_server.models.kind import read_json
+from omlx_server.models.json_file import read_json
 from omlx_server.models.vision import has_pillow, preprocessor_config
 from omlx_server.settings import Settings
 

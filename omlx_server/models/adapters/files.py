@@ -66,10 +66,10 @@ def stamp_of(directory: Path) -> tuple[tuple[int, int, int], ...]:
 
 def _stamp(file: Path) -> tuple[int, int, int]:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return 0, 0, 0
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _parameters(config: Any) -> tuple[int, float]:
@@ -81,14 +81,14 @@ def _parameters(config: Any) -> tuple[int, float]:
     kind = config.get("fine_tune_type", "lora")
     if kind != "lora":
         raise ValueError(_OTHER_TYPES.get(str(kind), f"its fine_tune_type is no LoRA: {kind}"))
-    own = config.get("lora_parameters")
-    if not isinstance(own, Mapping):
+    parameters = config.get("lora_parameters")
+    if not isinstance(parameters, Mapping):
         raise ValueError(f"{CONFIG} has no lora_parameters")
-    rank, scale = own.get("rank"), _number(own.get("scale"))
+    rank, scale = parameters.get("rank"), _number(parameters.get("scale"))
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise ValueError("lora_parameters.rank must be a whole number above 0")
     if not isfinite(scale):
-        also = ": alpha is another framework's, and not used" if "alpha" in own else ""
+        also = ": alpha is another framework's, and not used" if "alpha" in parameters else ""
         raise ValueError(f"lora_parameters.scale must be a number{also}")
     return rank, scale
 
@@ -113,13 +113,13 @@ def _shapes(tensors: Mapping[str, TensorHeader]) -> Shapes:
         paths[path] = None
     if not paths:
         raise ValueError("it has no matrices")
-    found = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]()
+    shapes = dict[str, tuple[tuple[int, ...], tuple[int, ...]]]()
     for path in paths:
         a, b = (tensors.get(f"{path}.{side}") for side in SIDES)
         if a is None or b is None:
             raise ValueError(f"one of the two matrices of {path[:200]} is missing")
-        found[path] = a.shape, b.shape
-    return found
+        shapes[path] = a.shape, b.shape
+    return shapes
 
 
 def _unusable(name: str, why: str) -> AdapterUnusable:

@@ -36,25 +36,25 @@ class AdapterPlaces:
     def all(self) -> dict[str, Path]:
         """Return the adapters' directories by name. The default's path goes first, then the model's
         own."""
-        found = {path.name: path for path in (self._default_path(),) if path is not None}
+        directories = {path.name: path for path in (self._default_path(),) if path is not None}
         roots = [self.model / FOLDER]
         if self.directory is not None:
             roots += [self.directory / name for name in self.names if _is_safe(name)]
         for root in roots:
             for path in _in(root):
-                found.setdefault(path.name, path)
-        return dict(sorted(found.items()))
+                directories.setdefault(path.name, path)
+        return dict(sorted(directories.items()))
 
     def directory_of(self, name: str) -> Path:
         """Return the directory of that adapter. Raises AdapterNotFound."""
-        there = self.all()
-        if name not in there:
+        directories = self.all()
+        if name not in directories:
             raise AdapterNotFound(
                 f"The model '{self.names[0]}' has no adapter '{name[:200]}'. "
-                + (f"It has: {', '.join(there)}." if there else "It has none."),
+                + (f"It has: {', '.join(directories)}." if directories else "It has none."),
                 param="adapter",
             )
-        return there[name]
+        return directories[name]
 
     @property
     def default_name(self) -> str:
@@ -90,10 +90,10 @@ class AdapterRegistry:
     def find(self, places: AdapterPlaces, name: str | None) -> Adapter | None:
         """Return the named or the default adapter, if any. Raises AdapterNotFound or
         AdapterUnusable."""
-        wanted = places.default_name if name is None else name
-        if not wanted or name == NONE:
+        wanted_name = places.default_name if name is None else name
+        if not wanted_name or name == NONE:
             return None
-        return self._adapter(places.directory_of(wanted), wanted)
+        return self._adapter(places.directory_of(wanted_name), wanted_name)
 
     def all_read(self) -> list[Adapter]:
         """Return all adapters that were read, also those that have gone."""
@@ -101,10 +101,10 @@ class AdapterRegistry:
 
     def _adapter(self, directory: Path, name: str) -> Adapter:
         key = directory, name
-        with self._locks.setdefault(key, Lock()):  # who asks meanwhile reads no file again
-            stamp, known = stamp_of(directory), self._known.get(key)
-            if known is not None and known[0] == stamp:
-                return known[1]
+        with self._locks.setdefault(key, Lock()):  # others wait, and read no file again
+            stamp, entry = stamp_of(directory), self._known.get(key)
+            if entry is not None and entry[0] == stamp:
+                return entry[1]
             adapter = read_adapter(directory, name)
             self._known[key] = stamp, adapter
             self._read[adapter] = None

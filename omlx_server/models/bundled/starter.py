@@ -57,6 +57,6 @@ def _build(row: CatalogueRow, work: Path, progress: ProgressListener) -> None:
 
 
 def _recommend(row: CatalogueRow, file: Path) -> None:
-    known = json.loads(file.read_text(encoding="utf-8"))
-    known |= {"temperature": row.temperature, "top_p": row.top_p}
-    file.write_text(json.dumps(known, indent=2), encoding="utf-8")
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config |= {"temperature": row.temperature, "top_p": row.top_p}
+    file.write_text(json.dumps(config, indent=2), encoding="utf-8")

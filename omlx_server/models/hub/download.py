@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from omlx_server.errors import FetchFailed, NoPlaceForModels
 from omlx_server.models import layout
@@ -87,7 +86,7 @@ class _Place:
         return self.directory.target / file.path
 
     def part(self, file: RemoteFile) -> Path:
-        # The cache's own cleaning knows this end of a name.
+        # The cache's own cleaning removes files with this suffix.
         return self.parts / f"{file.sha256}.omlx.incomplete"
 
     def again(self, file: RemoteFile) -> Path:
@@ -127,7 +126,7 @@ def _download(remote: Remote, place: _Place, progress: ProgressListener) -> Down
     damaged = _damaged(remote, place, progress)
     for file in damaged:
         if file in missing:
-            place.new(file).unlink()  # nobody has used what has just come
+            place.new(file).unlink()  # it has just come, so nobody uses it
     fetched += _replace(remote, place, damaged, progress)
     if place.directory is None:
         # The large files are in their places; this gives them their names.
@@ -146,18 +145,13 @@ def _alone(lock: Path, progress: ProgressListener) -> Iterator[None]:
     """Wait for another process that downloads the model. `progress` may end the wait."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("ab") as file:
-        while not _locked(file):
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
             progress.update("look", 0, 0)
             time.sleep(_LOCK_SECONDS)
         yield
-
-
-def _locked(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _lock_of(name: str, models_dir: Path | None) -> Path:
@@ -272,7 +266,7 @@ def _fetch(
         return 0
     total = sum(file.nbytes for file in remote.large)
     here = total - sum(file.nbytes for file in files)
-    wanted = [
+    transfers = [
         FileTransfer(
             hub.HUB.url(remote, file.path), place.part(file), into(place, file), file.nbytes
         )
@@ -285,7 +279,7 @@ def _fetch(
             raise _no_room(remote, place, left, free)
         progress.update(stage, here + done, total)
 
-    return transfer(wanted, hub.HUB.pauses, report)
+    return transfer(transfers, hub.HUB.pauses, report)
 
 
 def _replace(
@@ -309,12 +303,12 @@ def _replace(
 
 def _damaged(remote: Remote, place: _Place, progress: ProgressListener) -> list[RemoteFile]:
     meter = _Meter(progress, sum(file.nbytes for file in remote.large))
-    found = []
+    damaged = []
     for file in remote.large:
         if _sha256_of(place.here(file), meter.tell) != file.sha256:
-            found.append(file)
+            damaged.append(file)
         meter.finish(file.nbytes)
-    return found
+    return damaged
 
 
 def _sha256_of(path: Path, report: Callable[[int], None] = lambda done: None) -> str:

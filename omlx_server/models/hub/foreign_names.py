@@ -22,16 +22,16 @@ class ForeignName:
 def foreign_name(text: str) -> ForeignName | None:
     """Return the answer to a name of GGUF files; None for any other text."""
     text = text.strip()
-    if (found := _OLLAMA.match(text)) is not None:
-        return _of_ollama(re.split("[?#]", text[found.end() :], maxsplit=1)[0])
+    if (host := _OLLAMA.match(text)) is not None:
+        return _of_ollama(re.split("[?#]", text[host.end() :], maxsplit=1)[0])
     name, colon, tag = text.rpartition(":")
-    meant = hub_name(name) if colon and "/" in name and "/" not in tag else None
-    if meant is None:
+    repository = hub_name(name) if colon and "/" in name and "/" not in tag else None
+    if repository is None:
         return None
     problem = f"{text}: a tag behind org/name names a GGUF quantisation, and this server reads MLX"
-    organisation, _, model = meant.repo_id.partition("/")
+    organisation, _, model = repository.repo_id.partition("/")
     if organisation == short_names.MLX_COMMUNITY:
-        return ForeignName(problem, f"Take the repository without the tag: {meant}")
+        return ForeignName(problem, f"Take the repository without the tag: {repository}")
     model = _ENDS.sub("", model)
     return ForeignName(
         problem, f"Take a repository of MLX weights, by its own name: `omlx-server search {model}`"

@@ -36,14 +36,14 @@ from omlx_server.models.hub.names import MAIN
 from omlx_server.models.hub.remote import Remote, RemoteFile
 
 ALLOWED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "tokenizer*")
-# "tokenizer*" would let these through.
+# "tokenizer*" would match these.
 REFUSED_FILES = ("*.py", "*.pkl", "*.pickle", "*.pt", "*.pth", "*.bin")
 
 OFFLINE_HINT = "Check the network, or give the directory of a model that is already here."
 _RETRY_HINT = "Try again. If it stays so, look at the disk, or set models.dirs to another one."
 _ASK_SECONDS = 15.0
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
-# What comes may be no JSON, and the environment may name a proxy of an unknown kind: ValueError.
+# ValueError: an answer that is no JSON, or an unknown kind of proxy in the environment.
 _NO_NETWORK = (
     LocalEntryNotFoundError,
     IncompleteSnapshotError,
@@ -94,8 +94,8 @@ class Hub:
 
     def _commits(self, repo_id: str) -> list[str]:
         try:
-            found = list((self.folder(repo_id) / "snapshots").iterdir())
-            return [path.name for path in sorted(found, key=_modified, reverse=True)]
+            snapshots = list((self.folder(repo_id) / "snapshots").iterdir())
+            return [path.name for path in sorted(snapshots, key=_modified, reverse=True)]
         except OSError:
             return []
 
@@ -115,8 +115,8 @@ class Hub:
 
     def cached_ids(self) -> list[str]:
         """Return the ids (org/name) of all models in the cache, complete or not."""
-        found = (repo_id_of(path) for path in sorted(self.root.glob("models--*--*")))
-        return [repo_id for repo_id in found if repo_id]
+        ids = (repo_id_of(path) for path in sorted(self.root.glob("models--*--*")))
+        return [repo_id for repo_id in ids if repo_id]
 
     def folder(self, repo_id: str) -> Path:
         return self.root / f"models--{repo_id.replace('/', '--')}"
@@ -127,16 +127,16 @@ class Hub:
         try:
             with explained(repo_id):
                 commit = str(api.model_info(repo_id, revision=revision, timeout=_ASK_SECONDS).sha)
-                found = {entry.path: entry for entry in self._tree(repo_id, commit)}
+                entries = {entry.path: entry for entry in self._tree(repo_id, commit)}
         except NoNetwork as error:
             raise HubSilent(error.message, hint=error.hint) from error
         wanted = set(
             filter_repo_objects(
-                found, allow_patterns=list(ALLOWED_FILES), ignore_patterns=list(REFUSED_FILES)
+                entries, allow_patterns=list(ALLOWED_FILES), ignore_patterns=list(REFUSED_FILES)
             )
         )
-        files = tuple(_remote_file(found[path]) for path in sorted(wanted))
-        return Remote(repo_id, commit, files, tuple(sorted(found.keys() - wanted)))
+        files = tuple(_remote_file(entries[path]) for path in sorted(wanted))
+        return Remote(repo_id, commit, files, tuple(sorted(entries.keys() - wanted)))
 
     def _tree(self, repo_id: str, commit: str) -> Iterator[RepoFile]:
         """Yield the files of a commit. HfApi.list_repo_tree has no timeout."""

@@ -18,9 +18,9 @@ _REVISION = re.compile(r"[\w.-]+")
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
 _HUB_SCHEME = "hf://"
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co")
-# What stands where an organisation would, in addresses of other things than models.
+# Words in place of the organisation, in addresses of other things than models.
 _NO_ORGS = ("api", "blog", "collections", "datasets", "docs", "models", "papers", "spaces")
-# What stands before the revision in the address of a directory, a file or a commit.
+# Words before the revision, in addresses of directories, files and commits.
 _PAGES = ("tree", "blob", "resolve", "raw", "commit", "commits")
 
 

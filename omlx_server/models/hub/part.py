@@ -128,17 +128,17 @@ class PartFile:
         return not self._file.closed and self.ranges[at.index : at.index + 1] == [at]
 
     def _divide(self, range_bytes: int) -> None:
-        found = _noted(self.path, self.nbytes)
-        if found is None and not note_of(self.path).exists():
+        note = _noted(self.path, self.nbytes)
+        if note is None and not note_of(self.path).exists():
             here = os.fstat(self._file.fileno()).st_size
-            found = range_bytes, _beginning(here, self.nbytes, range_bytes)
-        if found is None or sum(found[1]) == 0:
+            note = range_bytes, _beginning(here, self.nbytes, range_bytes)
+        if note is None or sum(note[1]) == 0:
             self._start_anew(range_bytes)
         else:
-            self._note(*found)
+            self._note(*note)
 
     def _start_anew(self, range_bytes: int) -> None:
-        # First the bytes: a note that tells more than there is does not count.
+        # The bytes go first: a note of more bytes than there are is ignored.
         self._file.truncate(0)
         self._note(range_bytes, [0] * _count(self.nbytes, range_bytes))
 
@@ -177,9 +177,9 @@ def has_size(path: Path, nbytes: int) -> bool:
 
 def bytes_here(path: Path, nbytes: int) -> int:
     """Return how many bytes of a part are here, without a lock."""
-    found = _noted(path, nbytes)
-    if found is not None:
-        return sum(found[1])
+    note = _noted(path, nbytes)
+    if note is not None:
+        return sum(note[1])
     size = bytes_in(path)
     return size if size <= nbytes and not note_of(path).exists() else 0
 

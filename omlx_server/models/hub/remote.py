@@ -10,7 +10,8 @@ from omlx_server.core.model_files.kind import ModelKind, architecture_of
 from omlx_server.core.model_files.quantization import foreign_method
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
-from omlx_server.models.kind import kind_in, read_json
+from omlx_server.models.json_file import read_json
+from omlx_server.models.kind import kind_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from omlx_server.models.hub.remote import unfit_for_serving
 _TAG = "mlx"
 _ASKED = ["config", "downloads", "gated", "safetensors"]
 _ASK_SECONDS = 15.0
-# The bits of an element, by the name that safetensors has for its type.
+# Bits of an element by its type in safetensors.
 _BITS = {"BOOL": 8, "I8": 8, "U8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
 _BITS |= {"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64}
 _BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "F4": 4}
@@ -36,12 +36,12 @@ class HubModel:
 def search(text: str, most: int) -> list[HubModel]:
     """Return the most downloaded models. Raises FetchFailed."""
     endpoint = hub.HUB.endpoint or constants.ENDPOINT
-    asked = {"search": text, "filter": _TAG, "sort": "downloads", "limit": most, "expand": _ASKED}
+    query = {"search": text, "filter": _TAG, "sort": "downloads", "limit": most, "expand": _ASKED}
     try:
         # Not HfApi.list_models: it tries again for half a minute where there is no network.
         answer = get_session().get(
             f"{endpoint}/api/models",
-            params=asked,
+            params=query,
             headers=build_hf_headers(),
             timeout=_ASK_SECONDS,
         )

@@ -41,8 +41,8 @@ SHORT_NAMES = (
 
 def find(name: str) -> ShortName | None:
     """Return the row of a short name, in any case; qwen3:4b is qwen3-4b."""
-    wanted = name.lower().replace(":", "-", 1)
-    return next((row for row in SHORT_NAMES if row.name == wanted), None)
+    hyphened = name.lower().replace(":", "-", 1)
+    return next((row for row in SHORT_NAMES if row.name == hyphened), None)
 
 
 def matching(text: str) -> list[ShortName]:

@@ -26,8 +26,8 @@ from omlx_server.models.hub.part import PartFile, Range, TransferStopped, bytes_
 CONNECTIONS = 16
 """The most connections of one transfer. Each holds `_CHUNK_BYTES` of memory, and a few buffers."""
 _CHUNK_BYTES = 1 << 18
-# A model is divided into so many ranges for each connection, as far as their bounds allow: what is
-# left to the slowest at the end is short then, and there are few requests.
+# Ranges for each connection, within the bounds of their sizes: few requests, and a short rest for
+# the slowest connection.
 _RANGES_EACH = 8
 _LEAST_RANGE, _MOST_RANGE = 1 << 20, 1 << 27
 _READ_SECONDS = 30.0
@@ -78,7 +78,7 @@ class _Opened:
     """A part, the ranges that nobody fetches yet, and the number of those being fetched."""
 
     part: PartFile
-    wanted: FileTransfer
+    file: FileTransfer
     waiting: deque[Range]
     fetching: int = 0
 
@@ -145,7 +145,7 @@ class _Transfer:
             work.changed.notify_all()
             for line in work.sockets:
                 with suppress(OSError):
-                    # That of an SSLSocket would take part in the work of the thread that reads.
+                    # SSLSocket's own shutdown would interfere with the reading thread.
                     socket.socket.shutdown(line, socket.SHUT_RDWR)
         for opened in closing:
             opened.part.close()
@@ -180,19 +180,19 @@ class _Transfer:
                     if opened.waiting:
                         opened.fetching += 1
                         return opened, opened.waiting.popleft()
-                wanted, counted = work.unopened.popleft()
+                file, counted = work.unopened.popleft()
                 work.opening += 1
-            self._open(wanted, counted)
+            self._open(file, counted)
 
-    def _open(self, wanted: FileTransfer, counted: int) -> None:
-        part = PartFile(wanted.part, wanted.nbytes, self._range_bytes, self._wait)
-        is_there = has_size(wanted.target, wanted.nbytes)  # another process was first
-        here = wanted.nbytes if is_there else part.here
+    def _open(self, file: FileTransfer, counted: int) -> None:
+        part = PartFile(file.part, file.nbytes, self._range_bytes, self._wait)
+        is_there = has_size(file.target, file.nbytes)  # another process was first
+        here = file.nbytes if is_there else part.here
         waiting = deque(each for each in part.ranges if not each.is_done)
         if is_there:
             part.remove()
         elif not waiting:
-            part.move_to(wanted.target)
+            part.move_to(file.target)
         work = self._work
         with work.changed:
             work.here += here - counted
@@ -201,7 +201,7 @@ class _Transfer:
                 part.close()
                 raise TransferStopped
             if not is_there and waiting:
-                work.open.append(_Opened(part, wanted, waiting))
+                work.open.append(_Opened(part, file, waiting))
             work.changed.notify_all()
 
     def _fetch_one(self, opened: _Opened, part_range: Range) -> bool:
@@ -233,7 +233,7 @@ class _Transfer:
             is_whole = not (opened.waiting or opened.fetching)
             work.changed.notify_all()
         if is_whole:
-            opened.part.move_to(opened.wanted.target)
+            opened.part.move_to(opened.file.target)
             with work.changed:
                 work.open.remove(opened)
                 work.changed.notify_all()
@@ -266,14 +266,14 @@ class _Transfer:
                 self._wait(max(left.pop(0), _asked_pause(problem)))
 
     def _stream(self, opened: _Opened, part_range: Range) -> None:
-        is_whole = part_range.length == opened.wanted.nbytes
+        is_whole = part_range.length == opened.file.nbytes
         headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
         if part_range.done or not is_whole:
             headers["Range"] = (
                 f"bytes={part_range.position}-{part_range.start + part_range.length - 1}"
             )
         with get_session().stream(
-            "GET", opened.wanted.url, headers=headers, timeout=_READ_SECONDS
+            "GET", opened.file.url, headers=headers, timeout=_READ_SECONDS
         ) as response:
             if response.status_code == _NO_SUCH_RANGE:
                 raise OSError(errno.EBADMSG, "the server has less than the hub has listed")
@@ -281,7 +281,7 @@ class _Transfer:
             if response.status_code != _PARTIAL and not is_whole:
                 raise _WholeOnly
             if response.status_code == _PARTIAL:
-                _check_range(response, part_range, opened.wanted.nbytes)
+                _check_range(response, part_range, opened.file.nbytes)
             elif part_range.done:
                 self._count(-part_range.done)
                 opened.part.empty(part_range)
@@ -323,13 +323,13 @@ class _Transfer:
 
 def _check_range(response: Any, part_range: Range, nbytes: int) -> None:
     """Raise OSError for another range or file size than expected."""
-    told = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    if told is None:
+    answer = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if answer is None:
         raise OSError(errno.EBADMSG, "the server does not say which range it sends")
-    if told[2] != "*" and int(told[2]) != nbytes:
-        more = "more" if int(told[2]) > nbytes else "less"
+    if answer[2] != "*" and int(answer[2]) != nbytes:
+        more = "more" if int(answer[2]) > nbytes else "less"
         raise OSError(errno.EBADMSG, f"the server has {more} than the hub has listed")
-    if int(told[1]) != part_range.position:
+    if int(answer[1]) != part_range.position:
         raise OSError(errno.EBADMSG, "the server sends another range than was asked for")
 
 
@@ -344,5 +344,5 @@ def _asked_pause(problem: Exception) -> float:
     """Return the seconds that the server asks to wait, a minute at most."""
     if not isinstance(problem, HfHubHTTPError):
         return 0.0
-    told = problem.response.headers.get("Retry-After", "")
-    return min(float(told), _LONGEST_PAUSE) if told.isdigit() else 0.0
+    seconds = problem.response.headers.get("Retry-After", "")
+    return min(float(seconds), _LONGEST_PAUSE) if seconds.isdigit() else 0.0

@@ -19,7 +19,7 @@ from omlx_server.models.staging import sync
 
 _CONFIG = "config.json"
 _GONE = ".gone.json"
-# Where huggingface_hub notes what it has downloaded into a directory.
+# huggingface_hub's notes of its downloads into a directory.
 _NOTES, _NOTE_END = Path(".cache", "huggingface", "download"), ".metadata"
 
 

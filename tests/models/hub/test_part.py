@@ -17,9 +17,9 @@ RANGE = 300_000
 WRITER = f"""
 import random, sys
 from pathlib import Path
-from omlx_server.models.hub.part import Part
+from omlx_server.models.hub.part import PartFile
 data = random.Random(3).randbytes({len(BYTES)})
-part = Part(Path(sys.argv[1]), len(data), {RANGE}, print)
+part = PartFile(Path(sys.argv[1]), len(data), {RANGE}, print)
 print("begun", flush=True)
 while left := [at for at in part.ranges if not at.is_done]:
     at = random.choice(left)
