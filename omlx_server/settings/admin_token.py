@@ -27,7 +27,7 @@ class TokenFileError(PlaceUnusable):
 
 
 def token_file() -> Path:
-    """Raises TokenFileError if this user has no home directory."""
+    """Return the path of the token's file. Raises TokenFileError without a home directory."""
     try:
         return own_place(USER_CONFIG).with_name(_NAME)
     except ConfigError as error:

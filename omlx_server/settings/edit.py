@@ -124,7 +124,7 @@ def _text_with(path: Path, values: Iterable[_NewValue]) -> str:
                 after = without(after, change.names)
             else:
                 after = with_value(after, change.names, change.written)
-        except ValueError:  # also of tomllib
+        except ValueError:  # tomllib's as well
             check_text(before, path)  # says where its TOML is wrong
             raise ConfigError(
                 f"{'.'.join(change.names)} can't be changed in {path} without harm to the rest of "

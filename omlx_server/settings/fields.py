@@ -64,7 +64,7 @@ class Field:
         try:
             return msgspec.convert(value, self.annotation, dec_hook=_made)
         except msgspec.ValidationError:
-            # JSON schema calls 64.0 an integer, and editors check by that.
+            # 64.0 is an integer for JSON schema, so for editors.
             if isinstance(value, float) and value.is_integer():
                 return msgspec.convert(int(value), self.annotation)
             raise
@@ -73,7 +73,7 @@ class Field:
         """Return the JSON schema of the key's values."""
         schema = msgspec.json.schema(self.annotation, schema_hook=_schema)
         for node in (schema, *schema.get("anyOf", ())):
-            if "enum" in node:  # sorted by their letters
+            if "enum" in node:  # msgspec sorts them
                 node["enum"] = choices = list(_choices(self.annotation))
                 node["type"] = "string" if isinstance(choices[0], str) else "integer"
         schema.pop("$defs", None)
@@ -97,7 +97,7 @@ def _default(field: structs.FieldInfo) -> object:
     if isinstance(factory, AtHome):
         return factory.written
     if isinstance(factory, type) and issubclass(factory, Section):
-        return None  # to make one may take a home
+        return None  # making one may need a home directory
     return field.default if factory is msgspec.NODEFAULT else factory()
 
 

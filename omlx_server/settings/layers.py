@@ -29,7 +29,7 @@ _PATHS = {
     "adapters.directory": path_from,
     "adapters.default": adapter_from,
 }
-# What tomllib says of a text that does not end.
+# tomllib's messages for a text that does not end.
 _ENDLESS = ("Unterminated string", r"Illegal character '\n'", "Expected \"'")
 
 
@@ -154,7 +154,7 @@ def _from_text(text: str, path: Path) -> dict[str, LayerValue]:
 def read_config(path: Path) -> str:
     """Return a config file's text. Raises PlaceUnusable, or ConfigError if it is not UTF-8."""
     try:
-        if not path.is_file():  # to read a pipe could take for ever
+        if not path.is_file():  # reading a pipe could block
             raise PlaceUnusable(f"config file {path} can't be read: it is no file")
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -226,7 +226,7 @@ def _from_flags(texts: Mapping[str, str], origin: str) -> dict[str, LayerValue]:
     return {key: LayerValue(text, origin, is_text=True) for key, text in texts.items()}
 
 
-_A_SLIP = 0.92  # so alike are two names of which one lacks a letter
+_A_SLIP = 0.92  # the similarity of two names when one lacks a letter
 SEE_ALL = "`omlx-server config show` lists every key"
 
 

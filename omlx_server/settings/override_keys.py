@@ -56,7 +56,7 @@ class OverrideKey:
     @property
     def path(self) -> tuple[str, ...]:
         """The tables from the root of the config file to the key, and the key."""
-        # What a template takes may have a name with dots; a preset has none.
+        # Names of a template's arguments may have dots; those of presets have none.
         keys = self.key.split(".", 2 if self.key.startswith(f"{_PRESETS}.") else 1)
         return ("models", "overrides", self.model, *filter(None, keys))
 
@@ -132,7 +132,7 @@ def find_override(dotted: str, models: Collection[str] | None = None) -> Overrid
         field = _field(key)
         if model and field is not None:
             return OverrideKey(model, key, field)
-        if key.startswith(f"{_PRESETS}."):  # what follows is no part of a model's name
+        if key.startswith(f"{_PRESETS}."):  # the rest is no part of a model's name
             break
     model = path[1:-1] if path[:1] in ("'", '"') and path[-1] == path[0] else path
     if model in (models or ()):

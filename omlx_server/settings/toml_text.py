@@ -21,7 +21,7 @@ def with_value(text: str, path: Sequence[str], value: object) -> str:
     """Set the key at `path`. Raises ValueError if the text is no TOML, or other keys would
     change."""
     expected = _changed(tomllib.loads(text), path, value)
-    # A heading that is there already can't come again.
+    # A heading can't come twice.
     ways: list[_Way] = [_below_a_heading, _in_place] if len(path) >= _DEEP else [_in_place]
     for way in ways:
         with suppress(ValueError):
@@ -114,7 +114,7 @@ def _put(table: Any, path: Sequence[str], value: object) -> None:
         _set(table, name, None if value is None else _item(value))
     elif name in table and (not isinstance(inner, InlineTable) or has_key(inner, inner_path)):
         _put(inner, inner_path, value)
-    else:  # tomlkit sets no space behind the comma of a key that is new in a line
+    else:  # tomlkit puts no space before a key that is new in an inline table
         plain = inner.unwrap() if isinstance(inner, InlineTable) else {}
         table[name] = _item(_changed(plain, inner_path, value))
 
@@ -138,7 +138,7 @@ def _without_headings(text: str, path: Sequence[str]) -> str:
 
 def _end_of_keys(lines: Sequence[str]) -> int:
     least = max(at for at, line in enumerate(lines, 1) if line.partition("#")[0].strip())
-    # A text of several lines may end in one that begins with a #.
+    # A multi-line text may end in a line that begins with a #.
     ends = (end for end in range(least, len(lines)) if _is_toml("".join(lines[:end])))
     return next(ends, len(lines))
 
@@ -150,7 +150,7 @@ def _blocks(text: str) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     heading: tuple[str, ...] = ()
     begin = 0
     for at, line in enumerate(lines):
-        # A line in the middle of a text of several lines is none: what stands before is no TOML.
+        # Inside a multi-line text it is no heading: the lines before it are no TOML.
         if line.lstrip().startswith("[") and _is_toml("".join(lines[begin:at])):
             yield heading, lines[begin:at]
             heading, begin = _path_of(line), at

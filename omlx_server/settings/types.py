@@ -59,7 +59,7 @@ def expanded(value: str | Path) -> Path:
         is_own = str(value).startswith("~/") or str(value) == "~"
         message = f"{value}: there is no such home directory"
         hint = "set HOME, or write the whole path"
-        # That of another user is a slip of the pen; none of our own is a matter of the machine.
+        # Another user's home is a typo; a missing home of our own is a fault of the machine.
         error = PlaceUnusable(message, hint=hint) if is_own else ConfigError(message, hint=hint)
         raise error from None
 

@@ -99,7 +99,7 @@ def plain(value: object) -> object:
     if isinstance(value, tuple):
         return [plain(item) for item in value]
     if isinstance(value, dict):
-        # An argument of a template stays as it is: 1.0 prints otherwise than 1.
+        # A template's argument stays as it is: 1.0 and 1 print differently.
         return {k: plain(v) if isinstance(v, Section) else v for k, v in value.items()}
     if isinstance(value, Section):
         items = {name: plain(item) for name, item in value}

@@ -22,7 +22,7 @@ def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
         with os.fdopen(number, "wb") as file:
             yield file
             file.flush()
-            if mode != PRIVATE_FILE:  # as mkstemp makes it; some file systems know no rights
+            if mode != PRIVATE_FILE:  # mkstemp's own; some file systems have no modes
                 os.fchmod(number, mode)
             os.fsync(number)
         Path(temporary).replace(path)
