@@ -80,7 +80,7 @@ def matmul_gflops() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The distance in logits of the less likely of two tokens from the likeliest; up to `bound`,
+    """Logits by which the less likely of two tokens is behind the likeliest; up to `bound`,
     rounding."""
 
     logits: float

@@ -47,8 +47,7 @@ class LiveBatch:
         adapters: AdapterStore | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        """Create an empty batch. Of several `ranks` only the first samples; the others receive its
-        tokens."""
+        """Create an empty batch. Of several `ranks` only the first samples."""
         self._ranks = ranks
         self._follows = ranks is not None and not ranks.leads
         self._adapters = adapters or AdapterStore()
@@ -104,7 +103,6 @@ class LiveBatch:
         return self._caches[self._own :] if self._own is not None else []
 
     def is_behind(self, id: SequenceId) -> bool:
-        """Return whether the drafter lacks some of a row's tokens."""
         index = self.row_of(id)
         return index is not None and self._drafter is not None and self._drafter.is_behind(index)
 
@@ -188,7 +186,7 @@ class LiveBatch:
     def feeds(
         self, drafts: Mapping[SequenceId, Sequence[int]], asks: Mapping[SequenceId, int]
     ) -> list[Feed]:
-        """Return each row's newest token and draft; empty without a draft. Waits only for the
+        """Return each row's newest token and draft; empty without a draft. Waits for the
         drafter."""
         self.drafted = None
         if asks and self._drafter is not None and self._beginners is None:
@@ -299,7 +297,6 @@ class LiveBatch:
         return forward
 
     def _feed_beginners(self, beginners: Prefilled) -> mx.array:
-        """Run two forwards, then move all rows to the batch's caches."""
         self.catch_up()
         tokens, first = self._shared(self._tokens)[:, None], self._begun
         parts = (slice(first), self._caches), (slice(first, None), beginners.caches)
@@ -370,8 +367,8 @@ def _drafter_of(model: nn.Module, vocab: int) -> Drafter | None:
 def _join_layers(
     layers: Caches, incoming: list[Caches], *, own_solo: bool, solo: bool
 ) -> Iterator[Cache]:
-    """Yield the merged caches, each once it is in `layers`. `own_solo` and `solo` say whether
-    `layers` and `incoming` are solo caches."""
+    """Yield the merged caches, each once it is in `layers`. The flags tell which caches are
+    solo."""
     for number in range(len(layers)):
         layers[number] = _joined(layers, incoming, number, own_solo=own_solo, solo=solo)
         yield layers[number]

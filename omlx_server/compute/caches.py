@@ -25,7 +25,6 @@ Caches = list[Cache]
 
 
 def new_caches(model: nn.Module) -> Caches:
-    """Return empty caches for one sequence."""
     return special.fresh_caches(model)
 
 
@@ -102,8 +101,8 @@ def forward_decoding(
 
 
 def cut_back(caches: Caches, counts: Sequence[int]) -> None:
-    """Forget the last counts[i] tokens of row i, fewer than the newest forward. Recurrent states
-    stay."""
+    """Forget the last counts[i] tokens of row i, fewer than the newest forward; not of recurrent
+    states."""
     for leaf in leaves(caches):
         codec = codec_of(leaf)
         if codec.cuts_back:
@@ -181,7 +180,7 @@ def padded(rows: Sequence[Sequence[int]]) -> mx.array:
 def forward_padded(
     model: Callable[..., mx.array], tokens: mx.array, lengths: Sequence[int], caches: Caches
 ) -> mx.array:
-    """Return logits [B, T, V] for `tokens` int [B, T], padded after lengths[i]. Caches take in no
+    """Return logits [B, T, V] for `tokens` int [B, T], padded after lengths[i]; caches get no
     padding."""
     width = tokens.shape[1]
     padding = [width - length for length in lengths]

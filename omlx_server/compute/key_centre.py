@@ -85,8 +85,7 @@ class _Piece(PackedKVCache):
 
 
 def _tokens(number: int, vocabulary: int) -> list[int]:
-    """Return random tokens of common text, which vocabularies list after control tokens and
-    bytes."""
+    """Return random tokens of common text: vocabularies begin with control tokens and bytes."""
     first = vocabulary // 100
     stop = max(vocabulary // 16, first + 1)
     stream = hashlib.shake_256(f"piece {number}".encode()).digest(4 * _TOKENS)

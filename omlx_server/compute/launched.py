@@ -54,16 +54,13 @@ class ChunksLaunched:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoding:
-    """A decode whose tokens are launched, and the payloads cut from its rows."""
-
     sampled: Decoded
     payloads: tuple[CutPayload, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
 class Launched:
-    """A step in progress. With `at_once` its tokens must be taken before more is planned. `begun`
-    is perf_counter() time."""
+    """A step in progress. `at_once`: its tokens must be taken before more is planned."""
 
     ids: tuple[SequenceId, ...]
     tails: tuple[CutPayload, ...]
@@ -102,7 +99,6 @@ class Launched:
         return bool(self.chunks)
 
     def tokens(self) -> StepResult:
-        """Wait for the decode and return its tokens."""
         self.finish_launch()
         rows = self.decoding.sampled.to_host() if self.decoding else []
         return StepResult(dict(zip(self.ids, rows, strict=True)))

@@ -125,8 +125,8 @@ class BlockCodec:
         return cls(model, codecs, block_size) if codecs and not why_not_reused(model) else None
 
     def cut_block(self, caches: Caches, row: CacheRow, start: int, stop: int) -> Payload:
-        """Return the DELTA and WINDOW parts of tokens [start, stop) of a row, uncomputed, or
-        references."""
+        """Return the DELTA and WINDOW parts of tokens [start, stop) of a row, or references.
+        Uncomputed."""
         flat = list(leaves(caches))
         referring = self._referring(flat)
         segment = self._segment(flat, referring, row.index, start, stop)
@@ -206,8 +206,7 @@ class BlockCodec:
         return strips
 
     def _rebase(self, flat: Caches, blocks: Sequence[Payload], first: int, stop: int) -> None:
-        """Let full blocks after `first` refer to these caches, unless a running sequence has
-        them."""
+        """Let full blocks after `first` refer to these caches, unless a running one has them."""
         size, referring = self.layout.block_size, self._referring(flat)
         runs = {block.segment.run for block in blocks if block.segment is not None}
         free = {id(run) for run in runs if run.is_free}
@@ -250,7 +249,6 @@ class _Parts:
 
 
 def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> list[Segment]:
-    """Return the leading segments to which a sequence of `stop` tokens refers."""
     runs = list[tuple[TokenRun, int, int]]()
     for start, block in zip(range(0, stop // size * size, size), blocks, strict=False):
         if block.segment is None:
@@ -282,8 +280,7 @@ def why_not_reused(model: nn.Module) -> str:
 
 
 def size_of(payload: Payload) -> Size:
-    """Return a payload's bytes and buffers, with its share of its run's arrays; one buffer at
-    least."""
+    """Return a payload's bytes and its buffers, at least one, with its share of its run's."""
     shared, segment = 0, payload.segment
     if segment is not None:
         shared = segment.run.array_count // max(SHORT_BLOCKS, len(segment.run.segments))

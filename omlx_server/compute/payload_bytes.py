@@ -39,8 +39,7 @@ def pack(payload: Payload) -> PackedArrays:
 
 
 def unpack(packed: PackedArrays) -> Payload:
-    """Return the payload of these bytes, with memory of its own. Raises ValueError for a damaged
-    one."""
+    """Return the payload of these bytes, with memory of its own. Raises ValueError if damaged."""
     buffers = tuple(_array(tensor) for tensor in packed.tensors)
     for leaf in packed.places:
         for buffer, index in leaf:

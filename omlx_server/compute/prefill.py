@@ -50,9 +50,8 @@ class Prefiller:
         self._vision = vision
         self._adapters = adapters or AdapterStore()
         fresh = cache_ops.new_caches(model)
-        groups = batchable and cache_ops.can_group(fresh)
         self.grouping = Grouping(
-            batchable=groups,
+            batchable=batchable and cache_ops.can_group(fresh),
             pads=not cache_ops.is_recurrent(fresh),
             most_tokens=device_policy.current().grouped,
         )
@@ -78,12 +77,10 @@ class Prefiller:
             self._restored.pop(id, None)
 
     def restore(self, prefill: SequenceId, caches: Caches) -> None:
-        """Start a prefill from rebuilt caches."""
         self._unfinished[prefill] = caches
 
     def restore_later(self, prefill: SequenceId, rebuild: Callable[[], Caches]) -> None:
-        """Start a prefill from the caches that `rebuild` makes when its group runs, to save
-        memory."""
+        """Start a prefill from caches that `rebuild` makes when its group runs, to save memory."""
         self._restored[prefill] = rebuild
 
     def unfinished(self, prefill: SequenceId) -> Caches | None:
@@ -95,8 +92,8 @@ class Prefiller:
         return [id for id, caches in self._unfinished.items() if cache_ops.lost_rows(caches)]
 
     def fail(self, ids: Sequence[SequenceId], *, together: bool) -> None:
-        """Handle a forward that raised. Prompts that ran `together` keep what was computed before;
-        one that ran alone is lost."""
+        """Handle a forward that raised. Prompts that ran `together` stay; one that ran alone is
+        lost."""
         for id in ids:
             caches = self._unfinished.get(id)
             if caches is not None and together:

@@ -51,7 +51,7 @@ _REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """The numbers of caches of our classes (`quantised`) and of mlx-lm's (`plain`), with the
+    """The numbers of `quantised` caches and of those that stay mlx-lm's (`plain`), and the
     `reason`."""
 
     quantised: int
@@ -81,8 +81,8 @@ def _whole(bits: float) -> int:
 
 
 def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
-    """Make `new_caches` use this scheme where the model's attention allows it. Raises
-    ModelUnavailable if no cache can."""
+    """Make `new_caches` use this scheme where attention allows it. Raises ModelUnavailable if
+    nowhere."""
     dispatch.install()
     own = _OwnCaches(model)
     members = [number for number, leaf in enumerate(leaves(own())) if type(leaf) is KVCache]
@@ -102,8 +102,8 @@ def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
 
 
 def use_rows_of_own_length(model: nn.Module) -> Quantised:
-    """Make `new_caches` use our plain caches where the model's attention allows it, so that a batch
-    is not padded and rows can refer to blocks."""
+    """Make `new_caches` use our plain caches where attention allows it: batches then need no
+    padding."""
     dispatch.install()
     own = _OwnCaches(model)
     adapted = leaves(special.adapted(model, own()))
@@ -151,7 +151,6 @@ class _Replacing:
 def _makers(
     model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int], vocabulary: int
 ) -> dict[int, Callable[[], Cache]]:
-    """Return a cache maker for each member, with measured centres."""
     if not isinstance(scheme, Rotated | TurboQuant):
         return dict.fromkeys(members, partial(PackedKVCache, scheme))
     centres = key_centres(model, lambda makers: _Replacing(own, makers)(), members, vocabulary)
@@ -199,7 +198,6 @@ class _Proof:
         return able, Quantised(len(able), len(obstacles), reason)
 
     def obstacles(self, members: Sequence[int]) -> dict[int, str]:
-        """Return the members that can't be of the scheme, each with the reason."""
         with_all = self._obstacle(members)
         if not with_all:
             return {}
@@ -233,8 +231,7 @@ class _Proof:
         return ""
 
     def difference(self, makers: Makers, objection: Callable[[], str] = lambda: "") -> str:
-        """Return how logits differ with these `makers`, or a forward's `objection`; empty when
-        neither."""
+        """Return how logits differ with these `makers`, or a forward's `objection`; else empty."""
         try:
             replacing = _Replacing(self.own, makers)
             forwards = zip(_forwards(self.model, replacing), self.expected, strict=True)
@@ -252,8 +249,7 @@ class _Proof:
 
 
 def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
-    """Yield the logits of each forward of the proof: the `_ALONE` ones, one with references,
-    batches."""
+    """Yield the logits of the proof's forwards: the `_ALONE` ones, one with references, batches."""
     prompt, alone = mx.array(_ROWS[:1]), make()
     yield model(prompt, cache=alone)
     yield model(mx.array([[1]]), cache=alone)

@@ -1,5 +1,5 @@
-"""Tests whether recurrent layers stop at the end of each right-padded row. Several of mlx-lm's do
-not."""
+"""Tests whether recurrent layers stop at the end of right-padded rows. Several of mlx-lm's
+don't."""
 
 from collections.abc import Sequence
 

@@ -145,8 +145,7 @@ class ModelRunner:
         return Decoding(sampled, () if step.verifies else tuple(self._cut_rows(step.row_cuts)))
 
     def reset(self) -> None:
-        """Forget all rows and prefills after a failure, and what blocks refer to in their
-        caches."""
+        """Forget all rows and prefills after a failure; their caches are lost to blocks."""
         if self.tell is not None:
             self.tell(Reset())
         self.runs.lose()
@@ -218,8 +217,8 @@ class ModelRunner:
         return chunks
 
     def _restore(self, step: Step, launched: ChunksLaunched) -> None:
-        """Rebuild the caches of prefills; for those of a group only on trial, since the group
-        rebuilds them."""
+        """Rebuild the caches of prefills; of a group only on trial, since the group rebuilds
+        them."""
         several = (group for group in launched.groups if len(group) > 1)
         merged = {chunk.prefill for group in several for chunk in group}
         for restore in step.restores:

@@ -87,8 +87,7 @@ class SamplingRow:
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
     def ahead(self, draft: Sequence[int]) -> "list[SamplingRow]":
-        """Return the states before each sample of a verifying step: this row, then one per drafted
-        token that the constraint allows."""
+        """Return the states before each sample of a draft: this row, then one per allowed token."""
         if self.constraint is not None and not self.constraint.takes_drafts:
             return [self]
         states = [self]
@@ -159,7 +158,7 @@ class Sampled:
     def outcomes(
         self, places: Sequence[int], tokens: Sequence[Sequence[SampledToken]]
     ) -> list[SampledRow]:
-        """Return the rows' results tokens[i], the last sampled in places[i], and advance their
+        """Return results of tokens[i], the last sampled in places[i], and advance the
         constraints."""
         outcomes = [SampledRow(tuple(own)) for own in tokens]
         constrained = [at for at, place in enumerate(places) if place in self.constraints]
@@ -269,8 +268,8 @@ def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[SamplingRow
 
 
 def likeliest(logits: mx.array, norm: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """Return ids and log-probabilities [R, count] of the likeliest tokens, descending. `norm` [R,
-    1] is the logsumexp of `logits` [R, V]."""
+    """Return ids and log-probabilities [R, count], descending. `norm` [R, 1] is the logits'
+    logsumexp."""
     ids = mx.argpartition(-logits, count - 1, axis=-1)[:, :count]
     values = mx.take_along_axis(logits, ids, axis=-1) - norm
     order = mx.argsort(-values, axis=-1)

@@ -43,7 +43,6 @@ def launch_slice(model: nn.Module, caches: Caches, tokens: Sequence[int]) -> Non
 
 
 def slice_rows(vocab: int) -> int:
-    """Return the number of tokens in a slice."""
     return max(1, min(device_policy.current().chunk, _BYTES // (4 * vocab)))
 
 

@@ -49,8 +49,8 @@ def tokens_of(newest: mx.array, feeds: Sequence[Feed]) -> mx.array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verifying:
-    """A verifying decode in progress. `accept` receives the number of right drafted tokens and the
-    newest token of each row."""
+    """A verifying decode in progress. `accept` receives each row's right drafted tokens and newest
+    token."""
 
     feeds: list[Feed]
     sampled: Sampled

@@ -5,8 +5,7 @@ Within `using`, the layers that an adapter of a row changes are replaced.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -59,8 +58,8 @@ class AdapterStore:
         return self.nbytes - group.nbytes + group.nbytes_with(adapter)
 
     def needs(self, adapter: Adapter) -> int:
-        """Return the most extra bytes during a load: file, matrices read and as float32, and new
-        stacks of its rank with a slice of zeros."""
+        """Return the most extra bytes during a load: file, matrices, their float32, new stacks,
+        zeros."""
         stacks = self._group(adapter).nbytes_with(adapter)
         return 3 * adapter.nbytes + stacks + min(stacks, SLICE_BYTES)
 
@@ -86,7 +85,7 @@ class AdapterStore:
         return True
 
     def loading(self, model: nn.Module, adapter: Adapter) -> Work[None]:
-        """Load an adapter in slices, unless it is loaded; no other may come or go meanwhile. Raises
+        """Load an adapter in slices, unless it is loaded; no other may come or go. Raises
         AdapterUnusable."""
         if adapter in self.loaded:
             return
@@ -115,8 +114,7 @@ class AdapterStore:
         self._change(group)
 
     def _try(self, model: nn.Module, adapter: Adapter) -> None:
-        """Set up a forward that is not computed: a model may want more of a layer than to call
-        it."""
+        """Set up a forward that is not computed: a model may do more with a layer than call it."""
         with self.using([adapter]):
             model(mx.array([[0]]))
 
@@ -126,8 +124,6 @@ class AdapterStore:
         paths = {path for one in self._groups.values() for path in one.stacks}
         self._places = {path: place for path, place in self._places.items() if path in paths}
         self._last_placed = (), []
-
-    # -- a forward -----------------------------------------------------------------------
 
     @contextmanager
     def using(self, rows: RowAdapters) -> Iterator[None]:
@@ -143,13 +139,14 @@ class AdapterStore:
 
     def adapted(self, forward: Callable[..., A], rows: RowAdapters) -> Callable[..., A]:
         """Return a forward over rows with these adapters; `forward` itself where no row has one."""
-        return partial(self._within, forward, rows) if any(rows) else forward
+        if not any(rows):
+            return forward
 
-    def _within(
-        self, forward: Callable[..., A], rows: RowAdapters, *args: object, **options: object
-    ) -> A:
-        with self.using(rows):
-            return forward(*args, **options)
+        def run(*args: object, **options: object) -> A:
+            with self.using(rows):
+                return forward(*args, **options)
+
+        return run
 
     def _placed(self, rows: RowAdapters) -> _Placed:
         """Return the layers for a forward, and where they stand; the newest are cached."""
@@ -161,9 +158,9 @@ class AdapterStore:
         groups = (group.slots_of(rows) for group in self._groups.values())
         used = [group for group in groups if group is not None]
         placed = [
-            (place, AdaptedLinear(_linear(place), _parts(path, used)))
+            (place, AdaptedLinear(cast(nn.Module, place.layer), parts))
             for path, place in self._places.items()
-            if _parts(path, used)
+            if (parts := _parts(path, used))
         ]
         self._last_placed = tuple(rows), placed
         return placed
@@ -171,8 +168,3 @@ class AdapterStore:
 
 def _parts(path: str, used: Sequence[RowSlots]) -> list[tuple[AdapterStack, RowSlots]]:
     return [(rows.group.stacks[path], rows) for rows in used if path in rows.group.stacks]
-
-
-def _linear(place: LayerEntry) -> nn.Module:
-    assert isinstance(place.layer, nn.Module)
-    return place.layer

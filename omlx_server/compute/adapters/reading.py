@@ -87,7 +87,6 @@ class LayerEntry:
         self._parent[self._key] = layer  # type: ignore[index]
 
     def restore(self) -> None:
-        """Put the model's own layer back."""
         self.replace(self.layer)
 
 

@@ -141,7 +141,6 @@ class AdaptedLinear:
 
 
 def _compute(stacks: Iterable[tuple[str, AdapterStack]]) -> Work[dict[str, AdapterStack]]:
-    """Compute stacks in slices of SLICE_BYTES, and return them by path."""
     by_path, started, nbytes = dict[str, AdapterStack](), list[mx.array](), 0
     for path, stack in stacks:
         by_path[path] = stack

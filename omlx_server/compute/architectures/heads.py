@@ -64,8 +64,7 @@ class PredictionHeads(nn.Module):
     def __call__(
         self, embedded: mx.array, hidden: mx.array, cache: Any
     ) -> tuple[mx.array, mx.array]:
-        """Return the input of the model's head and the next hidden states, both [B, T, D], from
-        embeddings and the hidden states before them."""
+        """Return the input of the model's head and the next hidden states, both [B, T, D]."""
         parts = [self.embed_norm(embedded), self.hidden_norm(hidden)]
         inputs = self.project(mx.concatenate(parts, axis=-1))
         mask = create_attention_mask(inputs, cache, return_array=self._style.array_mask)

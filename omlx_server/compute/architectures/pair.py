@@ -12,8 +12,7 @@ from omlx_server.compute.hardware import device
 
 
 class Pair(nn.Module):
-    """A `target` and its `drafter`. The caches are those of the target, then those of the
-    drafter."""
+    """A `target` and its `drafter`. The caches are the target's, then the drafter's."""
 
     def __init__(self, target: nn.Module, drafter: nn.Module, drafter_vocab: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

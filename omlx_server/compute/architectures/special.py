@@ -1,5 +1,4 @@
-"""The only table of exceptions for single architectures of mlx-lm, found by `scripts/campaign
-architectures`."""
+"""The only table of single architectures of mlx-lm. `scripts/campaign architectures` finds them."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -33,8 +33,8 @@ _MOST_RANGES = 64
 
 @dataclass(frozen=True, slots=True)
 class _Sliced:
-    """A parameter of which a rank keeps a slice along `axis`. Its indices begin at `first`, to be
-    unique."""
+    """A parameter of which a rank keeps a slice along `axis`. Its indices are unique, from `first`
+    on."""
 
     name: str
     stored: StoredArray
@@ -71,8 +71,8 @@ class _Sliced:
 def opening_part(
     path: Path, ranks: Ranks, open_model: Open
 ) -> Work[tuple[nn.Module, dict[str, Any]]]:
-    """Open this rank's part of the model in `path`, and its config.json. Only sliced arrays are
-    read. Raises ModelUnavailable."""
+    """Open this rank's part of a model, and its config.json. Reads slices. Raises
+    ModelUnavailable."""
     files = dict[str, mx.array]()
     model, config = guarded_load(path, lambda: open_model(files.update))
     whole = _parameters(model)

@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,8 +54,8 @@ class Ranks:
         return self._of_all(mx.distributed.all_max, number)
 
     def time_sums(self, nbytes: int, rounds: int) -> list[float]:
-        """Return the seconds of each of `rounds` sums of float16 [nbytes / 2] over all ranks. A
-        first, uncounted sum lines them up."""
+        """Return the seconds of each of `rounds` sums of float16 [nbytes / 2]. All ranks must call
+        it."""
         array, times = mx.zeros((nbytes // 2,), dtype=mx.float16), list[float]()
         for _ in range(1 + rounds):
             began = time.perf_counter()
@@ -79,7 +79,9 @@ def form(
     after which this process can't join a group."""
     with tempfile.TemporaryDirectory() as directory:
         os.environ.update(environment(Path(directory), addresses, rank, backend, rdma))
-        with _unblocking(addresses, rank, backend) as unblocking:
+        right = addresses[(rank + 1) % len(addresses)]
+        rings = backend == "ring"
+        with Unblocking(addresses[rank], right) if rings else nullcontext() as unblocking:
             try:
                 group = mx.distributed.init(strict=True, backend=backend)
             except (RuntimeError, ValueError) as error:
@@ -94,14 +96,6 @@ def form(
 def tells_of_loss(error: Exception) -> bool:
     """Return whether an error of MLX says that a neighbour is gone."""
     return isinstance(error, RuntimeError) and str(error).startswith("[ring]")
-
-
-def _unblocking(
-    addresses: Sequence[Sequence[str]], rank: int, backend: str
-) -> AbstractContextManager[Unblocking | None]:
-    if backend != "ring":
-        return nullcontext()
-    return Unblocking(addresses[rank], addresses[(rank + 1) % len(addresses)])
 
 
 def environment(

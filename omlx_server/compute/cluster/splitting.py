@@ -1,5 +1,4 @@
-"""Leaves a rank its part of a model: some heads of each layer (`shard`), or some layers
-(`pipeline`)."""
+"""Leaves a rank its part of a model: some heads of each layer, or some layers."""
 
 import math
 from typing import Any
@@ -43,7 +42,6 @@ def split(model: nn.Module, ranks: Ranks) -> None:
 
 
 def _check_heads(model: nn.Module, size: int) -> None:
-    """Raise ModelUnavailable where a rank would get a part of a head."""
     args: Any = getattr(model, "args", None)
     args = getattr(args, "text_config", None) or args
     numbers = {

@@ -48,8 +48,7 @@ class AxisSlice:
 
 
 def stored_arrays(directory: Path) -> Mapping[str, StoredArray]:
-    """Return the arrays in a directory's weight files, without names that occur twice. Raises
-    OSError or ValueError."""
+    """Return the arrays of a directory by unique name. Raises OSError or ValueError."""
     arrays, twice = dict[str, StoredArray](), set[str]()
     for file in weight_files(directory):
         with file.open("rb") as opened:
@@ -85,7 +84,6 @@ def read_slice(
 def _jobs(
     file: int, array: StoredArray, kept: AxisSlice, target: NDArray[np.uint8]
 ) -> Iterator["partial[None]"]:
-    """Yield reads into `target` uint8 [rows, kept bytes of a row]."""
     rows = len(target)
     row_bytes = array.nbytes // rows
     unit = row_bytes // array.shape[kept.axis]
@@ -115,7 +113,6 @@ def _read_columns(
     runs: Sequence[tuple[int, int]],
     target: NDArray[np.uint8],
 ) -> None:
-    """Read whole rows into a buffer, and keep the `runs` of each."""
     whole = np.empty((len(target), row_bytes), np.uint8)
     _read(file, offset, whole.reshape(-1))
     at = 0

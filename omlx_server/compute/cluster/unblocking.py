@@ -20,8 +20,7 @@ _KNOCK_SECONDS = 0.05
 
 
 class Unblocking:
-    """A context with the helper process. `own` and `right` are the "IP:port"s of this rank and its
-    right neighbour."""
+    """A context with the helper process, by the "IP:port"s of this rank and its right neighbour."""
 
     def __init__(
         self, own: Sequence[str], right: Sequence[str], seconds: float = PATIENCE_SECONDS

@@ -41,8 +41,8 @@ class ArraysCodec(Codec):
             cache.finalize()
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
-        """Only rows that take back all of their tokens get the earlier state: it takes in no
-        padding."""
+        """It takes in no padding: only rows that take back all their tokens get the earlier
+        state."""
         # Copied without a copy of the bytes, because a model may update its state in place.
         slots = [None if slot is None else mx.array(slot) for slot in cache.cache]
 

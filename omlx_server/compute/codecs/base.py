@@ -61,7 +61,7 @@ class Codec:
         """Prepare a solo cache for decoding."""
 
     def finalize(self, cache: Cache) -> None:
-        """End a forward of right-padded rows by dropping the padding."""
+        """Drop the padding after a forward of right-padded rows."""
         cache.finalize()
 
     def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
@@ -177,10 +177,8 @@ def token_slice(arrays: Arrays, start: int, stop: int) -> Arrays:
 
 
 def token_bytes(arrays: Arrays) -> int:
-    """Return the bytes of each token."""
     return sum(array.nbytes // array.shape[2] for array in arrays)
 
 
 def zeros(like: Arrays, tokens: int) -> Arrays:
-    """Return zeroed buffers [B, H, tokens, D]."""
     return tuple(mx.zeros((*a.shape[:2], tokens, a.shape[3]), a.dtype) for a in like)

@@ -22,8 +22,7 @@ class KVCodec(Codec):
         return True
 
     def finalize(self, cache: Cache) -> None:
-        """mlx-lm's `finalize` fails on the empty cache of a layer without attention
-        (nemotron-nas)."""
+        """mlx-lm's `finalize` fails on the empty cache of a layer without attention."""
         if cache.keys is None:
             cache._right_padding = None
         else:

@@ -60,21 +60,19 @@ class QuantizedKVCodec(KVCodec):
     def arrays(self, cache: PackedKVCache) -> Arrays:
         return *cache.keys, *cache.values
 
-    def put(self, fresh: PackedKVCache, arrays: Arrays, tokens: int) -> None:
+    def put(self, fresh: PackedKVCache, arrays: Arrays, tokens: int, spans: Spans = ()) -> None:
         half = len(arrays) // 2
-        fresh.put(arrays[:half], arrays[half:], tokens)
+        fresh.put(arrays[:half], arrays[half:], tokens, spans)
 
     def join_behind(
         self, fresh: PackedKVCache, spans: Spans, parts: Sequence[Arrays], stop: int
     ) -> None:
         tokens = stop - spans[-1].stop
         arrays = base.concatenate(parts, base.spare_tail(tokens)) if parts else ()
-        half = len(arrays) // 2
-        fresh.put(arrays[:half], arrays[half:], tokens, spans)
+        self.put(fresh, arrays, tokens, spans)
 
     def adopts(self, fresh: PackedKVCache, strip: Strip) -> bool:
-        """True in half precision, where parts are widened in each step, and where spans are
-        copied."""
+        """True in half precision, where each step widens parts, and where spans are copied."""
         widens = fresh.scheme.is_fused and strip.holder.keys[0].dtype != mx.float32
         return widens or _gets_arrays(fresh)
 

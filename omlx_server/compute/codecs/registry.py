@@ -1,5 +1,4 @@
-"""The table of cache classes and their codecs. Members of a CacheList count as caches of their own,
-called leaves."""
+"""The table of cache classes and their codecs. A leaf is a cache, or a member of a CacheList."""
 
 from collections.abc import Callable, Iterator, Sequence
 

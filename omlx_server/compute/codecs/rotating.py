@@ -28,8 +28,8 @@ class RotatingKVCodec(Codec):
         return bool(fresh.keep == 0)  # the batch form forgets `keep`
 
     def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
-        """Put a batch in temporal order: mlx-lm makes the mask before, one token off for padded
-        rows."""
+        """Put a batch in temporal order: mlx-lm makes the mask before, one token off for
+        padding."""
         if isinstance(cache, BatchRotatingKVCache):
             cache._temporal_order()
 

@@ -38,8 +38,7 @@ class Drafter(Protocol):
         """Take in the lacking tokens. Does not wait."""
 
     def stepped(self, tokens: mx.array, hidden: mx.array | None, caches: Caches) -> None:
-        """Note a plain step that fed `tokens` int32 [B] and gave `hidden` [B, 1, D]. Does not
-        wait."""
+        """Note a plain step that fed `tokens` int32 [B] and gave `hidden` [B, 1, D]. No wait."""
 
     def draft(
         self, newest: mx.array, rows: Sequence[SamplingRow], counts: Sequence[int], caches: Caches
@@ -55,7 +54,6 @@ class Drafter(Protocol):
 
 
 def states_of(rows: Sequence[SamplingRow]) -> list[SamplingRow]:
-    """Return independent sampling states for drafts."""
     return [replace(row, sampling=replace(row.sampling, top_logprobs=None)) for row in rows]
 
 

@@ -33,7 +33,6 @@ def working_set() -> int | None:
 
 
 def active_memory() -> int:
-    """Return the bytes of all live arrays."""
     return mx.get_active_memory()
 
 
@@ -74,7 +73,6 @@ def to_host(array: mx.array) -> Any:
 
 
 def wait() -> None:
-    """Wait for all launched work."""
     mx.synchronize()
 
 

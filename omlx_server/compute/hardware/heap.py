@@ -15,8 +15,7 @@ def resident_bytes() -> int:
 
 
 def return_freed() -> None:
-    """Give freed memory, which glibc keeps, back to the system. Takes 0.3 s per GB, without the
-    GIL."""
+    """Give freed memory back, which glibc keeps. Takes 0.3 s per GB, without the GIL."""
     trim = getattr(_LIBC, "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -40,8 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelDims:
-    """Sizes of a model. `vocab` is the width of its logits, `dtype` their type, `intermediate` the
-    MLP's width for one token."""
+    """Sizes of a model. `vocab` and `dtype` are of its logits, `intermediate` is for one token."""
 
     layers: int
     hidden: int
@@ -178,7 +177,6 @@ def _with_heads(
 def _open(
     path: Path, tell: Callable[[Arrays], None] | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the lazy model and its config.json. `tell` receives the arrays of its files."""
 
     def classes(config: dict[str, Any]) -> tuple[Callable[[Any], nn.Module], Any]:
         if quantization := own_quantization(config):

@@ -58,7 +58,6 @@ def allowed(logits: mx.array, constraints: Sequence[Constraint]) -> mx.array:
 
 
 def allows(mask: bytes, token: int) -> bool:
-    """Return whether a constraint's mask allows a token."""
     byte = token // 8  # words are little-endian
     return byte < len(mask) and bool(mask[byte] >> token % 8 & 1)
 

@@ -64,8 +64,8 @@ def _top_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
 def _nucleus(
     logits: mx.array, best: mx.array, eligible: mx.array, rows: Sequence[SamplingParams]
 ) -> mx.array:
-    """Keep the smallest set of `eligible` logits that reaches top_p. `best` [R, K] are each row's
-    largest, ascending."""
+    """Keep the smallest set of `eligible` logits that reaches top_p; `best` [R, K] are
+    ascending."""
     parts = mx.array([[max(row.top_p, _LEAST) if row.top_p < 1 else _ALL] for row in rows])
     weights = mx.where(eligible, mx.exp(best - best[:, -1:]), 0)
     above = mx.cumsum(weights, axis=-1, reverse=True, inclusive=False)

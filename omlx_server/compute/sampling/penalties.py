@@ -44,7 +44,6 @@ class Table:
         return cls(entries, penalties, mx.array([row * vocab for row in range(rows)]))
 
     def is_all(self, rows: Sequence[int]) -> bool:
-        """Return whether these are all rows, in order."""
         return list(rows) == list(range(len(self.entries)))
 
     def entries_of(self, rows: Sequence[int]) -> mx.array:

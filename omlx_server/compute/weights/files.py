@@ -40,8 +40,8 @@ def lazy_weights(directory: Path) -> dict[str, mx.array]:
 
 @contextmanager
 def view_of(directory: Path) -> Iterator[Path]:
-    """Yield a directory for mlx-lm, which takes every model*.safetensors: one of links to the right
-    files, if there are others."""
+    """Yield a directory for mlx-lm, which reads every model*.safetensors, with the right files
+    only."""
     ignored = set(directory.glob("model*.safetensors")) - set(weight_files(directory))
     if not _is_object(directory / _GENERATION):
         ignored.add(directory / _GENERATION)

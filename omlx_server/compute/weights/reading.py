@@ -38,7 +38,6 @@ def guarded_load(path: Path, work: Callable[[], T]) -> T:
 
 
 def _next_slice(arrays: Iterator[mx.array]) -> list[mx.array]:
-    """Take arrays from the iterator until they have `_SLICE_BYTES` bytes."""
     group, nbytes = list[mx.array](), 0
     for array in arrays:
         group.append(array)
