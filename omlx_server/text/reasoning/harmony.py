@@ -3,7 +3,7 @@
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…
 
 No text raises an error, and none of a message is lost. Source:
-https://cookbook.openai.com/articles/openai-harmony. --
+https://cookbook.openai.com/articles/openai-harmony.
 """
 
 import re

@@ -26,12 +26,13 @@ _CDATA = regex.compile(r"\s*<!\[CDATA\[(.*)\]\]>\s*", regex.DOTALL)
 class TaggedShape:
     """The form of a block.
 
-      end        the marker after it
-      call, key  patterns before the parameters and before a value, with a group `name` or `key`;
-                 a group `kind` says whether the value is a string
-      value_end  the marker after a value; "{key}" stands for the parameter's name
-      call_end   the marker after a call; without it a call ends with the block
-    --
+    end        the marker after it
+    call, key  patterns before the parameters and before a value, with a group `name` or `key`;
+               a group `kind` says whether the value is a string
+    value_end  the marker after a value; "{key}" stands for the parameter's name
+    call_end   the marker after a call; without it a call ends with the block
+    newlines   a line break on each side of a value is not part of it
+    mark       what stands before each tag within a value, if values consist of tags
     """
 
     end: str
