@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition, Thread
 from typing import Any
@@ -83,67 +83,58 @@ class _Opened:
     fetching: int = 0
 
 
-@dataclass(slots=True)
-class _Work:
-    """The threads' shared state, guarded by `changed`. `here` and `came` count bytes."""
-
-    unopened: deque[tuple[FileTransfer, int]]
-    here: int
-    came: int = 0
-    opening: int = 0
-    open: list[_Opened] = field(default_factory=list)
-    threads_left: int = 0
-    sockets: list[socket.socket] = field(default_factory=list)
-    is_stopped: bool = False
-    problem: Exception | None = None
-    changed: Condition = field(default_factory=Condition)
-
-    @property
-    def is_done(self) -> bool:
-        return self.is_stopped or not (self.unopened or self.opening or self.open)
-
-
 class _Transfer:
+    """Threads that fetch the ranges of several files. `_changed` guards their shared state."""
+
     def __init__(self, files: Sequence[FileTransfer], pauses: Sequence[float]) -> None:
-        self._pauses = pauses
-        counted = deque((file, bytes_here(file.part, file.nbytes)) for file in files)
-        self._work = _Work(counted, sum(here for _, here in counted))
         total = sum(file.nbytes for file in files)
         size = max(_LEAST_RANGE, min(total // (_RANGES_EACH * CONNECTIONS), _MOST_RANGE))
         self._range_bytes = size
         self._most = min(CONNECTIONS, sum(-(-file.nbytes // size) for file in files) or 1)
+        self._pauses = pauses
+        self._changed = Condition()
+        self._unopened = deque((file, bytes_here(file.part, file.nbytes)) for file in files)
+        self._opening = 0
+        self._opened = list[_Opened]()
+        self._here = sum(here for _, here in self._unopened)
+        self._came = 0
+        self._threads_left = self._most
+        self._sockets = list[socket.socket]()
+        self._is_stopped = False
+        self._problem: Exception | None = None
+
+    @property
+    def _is_done(self) -> bool:
+        return self._is_stopped or not (self._unopened or self._opening or self._opened)
 
     def run(self, report: Report) -> int:
-        work = self._work
-        work.threads_left = self._most
         # A thread that waits for a server must not keep a program from ending.
         threads = [Thread(target=self._fetch_all, daemon=True) for _ in range(self._most)]
         try:
             for thread in threads:
                 thread.start()
-            while not work.is_done:
-                report(work.here)
-                with work.changed:
-                    work.changed.wait_for(lambda: work.is_done, _TELL_SECONDS)
+            while not self._is_done:
+                report(self._here)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_done, _TELL_SECONDS)
         finally:
             self._stop()
             latest = time.monotonic() + _STOP_SECONDS
             for thread in threads:
                 thread.join(max(latest - time.monotonic(), 0.0))
-        if work.problem is not None:
-            raise work.problem
-        report(work.here)
-        return work.came
+        if self._problem is not None:
+            raise self._problem
+        report(self._here)
+        return self._came
 
     def _stop(self, problem: Exception | None = None) -> None:
         """Stop, for the first `problem` if any. A later write raises TransferStopped."""
-        work = self._work
-        with work.changed:
-            work.problem = work.problem or problem
-            work.is_stopped = True
-            closing, work.open = work.open, []
-            work.changed.notify_all()
-            for line in work.sockets:
+        with self._changed:
+            self._problem = self._problem or problem
+            self._is_stopped = True
+            closing, self._opened = self._opened, []
+            self._changed.notify_all()
+            for line in self._sockets:
                 with suppress(OSError):
                     # SSLSocket's own shutdown would interfere with the reading thread.
                     socket.socket.shutdown(line, socket.SHUT_RDWR)
@@ -166,22 +157,20 @@ class _Transfer:
 
     def _take(self) -> tuple[_Opened, Range] | None:
         """Return a range to fetch; None when all is done."""
-        work = self._work
+
+        def waiting() -> _Opened | None:
+            return next((opened for opened in self._opened if opened.waiting), None)
+
         while True:
-            with work.changed:
-                work.changed.wait_for(
-                    lambda: (
-                        work.is_done or work.unopened or any(opened.waiting for opened in work.open)
-                    )
-                )
-                if work.is_done:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_done or self._unopened or waiting())
+                if self._is_done:
                     return None
-                for opened in work.open:
-                    if opened.waiting:
-                        opened.fetching += 1
-                        return opened, opened.waiting.popleft()
-                file, counted = work.unopened.popleft()
-                work.opening += 1
+                if opened := waiting():
+                    opened.fetching += 1
+                    return opened, opened.waiting.popleft()
+                file, counted = self._unopened.popleft()
+                self._opening += 1
             self._open(file, counted)
 
     def _open(self, file: FileTransfer, counted: int) -> None:
@@ -193,16 +182,15 @@ class _Transfer:
             part.remove()
         elif not waiting:
             part.move_to(file.target)
-        work = self._work
-        with work.changed:
-            work.here += here - counted
-            work.opening -= 1
-            if work.is_stopped:
+        with self._changed:
+            self._here += here - counted
+            self._opening -= 1
+            if self._is_stopped:
                 part.close()
                 raise TransferStopped
             if not is_there and waiting:
-                work.open.append(_Opened(part, file, waiting))
-            work.changed.notify_all()
+                self._opened.append(_Opened(part, file, waiting))
+            self._changed.notify_all()
 
     def _fetch_one(self, opened: _Opened, part_range: Range) -> bool:
         """Fetch a range. Returns False if the server answers other threads only."""
@@ -211,42 +199,41 @@ class _Transfer:
         except _WholeOnly:
             self._join_ranges(opened)
         except TransferStopped:
-            if self._work.is_stopped:
+            if self._is_stopped:
                 raise
         except _NoProgress as error:
-            with self._work.changed:
-                self._work.threads_left -= 1
-                if self._work.came == error.came or not self._work.threads_left:
+            with self._changed:
+                self._threads_left -= 1
+                if self._came == error.came or not self._threads_left:
                     raise error.cause from None
             return False
         return True
 
     def _give_back(self, opened: _Opened, part_range: Range) -> None:
         """End the fetch of a range; the last one renames the file."""
-        work = self._work
-        with work.changed:
+        with self._changed:
             opened.fetching -= 1
             index = part_range.index
             is_current = opened.part.ranges[index : index + 1] == [part_range]
             if is_current and not part_range.is_done:
                 opened.waiting.append(part_range)
             is_whole = not (opened.waiting or opened.fetching)
-            work.changed.notify_all()
+            self._changed.notify_all()
         if is_whole:
             opened.part.move_to(opened.file.target)
-            with work.changed:
-                work.open.remove(opened)
-                work.changed.notify_all()
+            with self._changed:
+                self._opened.remove(opened)
+                self._changed.notify_all()
 
     def _join_ranges(self, opened: _Opened) -> None:
-        with self._work.changed:
+        with self._changed:
             if (joined := opened.part.join_ranges()) is not None:
                 whole, lost = joined
                 opened.waiting = deque([whole])
-                self._work.here -= lost
+                self._here -= lost
 
     def _fetch(self, opened: _Opened, part_range: Range) -> None:
-        left, most, came = list(self._pauses), part_range.done, self._work.came
+        left, most, came = list(self._pauses), part_range.done, self._came
         while True:
             problem: Exception = ConnectionError("the server sends less than the hub has listed")
             try:
@@ -258,7 +245,7 @@ class _Transfer:
             if part_range.is_done:
                 return
             if part_range.done > most:
-                left, most, came = list(self._pauses), part_range.done, self._work.came
+                left, most, came = list(self._pauses), part_range.done, self._came
                 self._wait(0.0)
             elif not left:
                 raise _NoProgress(problem, came)
@@ -298,26 +285,25 @@ class _Transfer:
         if line is None:
             yield
             return
-        work = self._work
-        with work.changed:
-            if work.is_stopped:
+        with self._changed:
+            if self._is_stopped:
                 raise TransferStopped
-            work.sockets.append(line)
+            self._sockets.append(line)
         try:
             yield
         finally:
-            with work.changed:
-                work.sockets.remove(line)
+            with self._changed:
+                self._sockets.remove(line)
 
     def _count(self, nbytes: int) -> None:
-        with self._work.changed:
-            self._work.here += nbytes
-            self._work.came += max(nbytes, 0)
+        with self._changed:
+            self._here += nbytes
+            self._came += max(nbytes, 0)
 
     def _wait(self, seconds: float) -> None:
         """Wait, or raise TransferStopped."""
-        with self._work.changed:
-            if self._work.changed.wait_for(lambda: self._work.is_stopped, seconds):
+        with self._changed:
+            if self._changed.wait_for(lambda: self._is_stopped, seconds):
                 raise TransferStopped
 
 
