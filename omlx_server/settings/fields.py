@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import structs
 
-from omlx_server.settings.types import AtHome, Reads, Secret, place
+from omlx_server.settings.types import AtHome, Conversion, Secret, place
 
 M = TypeVar("M")
 
@@ -57,7 +57,7 @@ class Field:
         for a contradiction or a missing home directory."""
         if self.is_table:
             return value if isinstance(value, self.annotation) else self._table(value)
-        if reads := self.mark(Reads):
+        if reads := self.mark(Conversion):
             value = reads.read(value)
         if isinstance(value, Mapping) and (each := _each(self.annotation)):
             value = {k: each.of(v) if isinstance(v, Mapping) else v for k, v in value.items()}

@@ -1,12 +1,13 @@
 """The JSON schema of the config file, for editors."""
 
 import inspect
+import json
 from typing import Any
 
 from omlx_server.settings.fields import Field, Section, fields_of
 from omlx_server.settings.overrides import OVERRIDES
 from omlx_server.settings.sections import SECTIONS
-from omlx_server.settings.types import SIZE_PATTERN, IsSize, Live
+from omlx_server.settings.types import SIZE_PATTERN, ByteSize, Live
 from omlx_server.settings.values import plain, words_of
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -16,8 +17,9 @@ _TITLE = "omlx-server's config file"
 def json_schema() -> dict[str, Any]:
     properties = {name: {"$ref": f"#/$defs/{kind.__name__}"} for name, kind in SECTIONS.items()}
     tables = {kind.__name__: _table(kind) for kind in (*SECTIONS.values(), *OVERRIDES)}
-    whole = _object(_TITLE, properties) | {"$defs": tables}
-    return {"$schema": _DIALECT, **_in_javascript(whole)}
+    text = json.dumps(_object(_TITLE, properties) | {"$defs": tables})
+    # Patterns of JSON schema have ^ and $ for Python's \A and \Z.
+    return {"$schema": _DIALECT, **json.loads(text.replace(r"\\A", "^").replace(r"\\Z", "$"))}
 
 
 def _table(section: type[Section]) -> dict[str, Any]:
@@ -35,21 +37,9 @@ def _object(title: str, properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _in_javascript(node: Any) -> Any:
-    """Replace \\A and \\Z in patterns, which JSON schema does not have, by ^ and $."""
-    if isinstance(node, list):
-        return [_in_javascript(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    pattern = node.get("pattern")
-    if isinstance(pattern, str):
-        node = {**node, "pattern": pattern.replace(r"\A", "^").replace(r"\Z", "$")}
-    return {key: _in_javascript(value) for key, value in node.items()}
-
-
 def _described(field: Field) -> dict[str, Any]:
     node = field.schema()
-    if field.mark(IsSize):
+    if field.mark(ByteSize):
         node = {"anyOf": [node, {"type": "string", "pattern": SIZE_PATTERN}]}
     words = "; ".join(filter(None, [words_of(field), field.mark(Live)]))
     default = {} if field.is_table else {"default": plain(field.default)}

@@ -12,7 +12,7 @@ from omlx_server.errors import ConfigError, OmlxError
 from omlx_server.settings.fields import Field, Section, fields_of
 from omlx_server.settings.overrides import ModelOverrides, PresetOverride
 from omlx_server.settings.sections import Settings
-from omlx_server.settings.types import Says
+from omlx_server.settings.types import Wording
 from omlx_server.settings.values import LayerValue, from_json_or_toml, plain, typed, valid
 
 TABLE = "models.overrides"
@@ -24,7 +24,7 @@ _QUOTED = re.compile(r'"(?P<model>[^"]+)"\.(?P<key>.+)|\'(?P<other>[^\']+)\'\.(?
 
 _TEMPLATE_VALUE = Field(
     "argument",
-    Annotated[bool | int | float | str, Says("true, false, a number or a text")],
+    Annotated[bool | int | float | str, Wording("true, false, a number or a text")],
 )
 """The type of one value in chat_template_kwargs."""
 

@@ -18,11 +18,11 @@ from omlx_server.settings.types import (
     IdleSeconds,
     MaxTokens,
     Penalty,
-    Says,
     Scheme,
     Seed,
     Stops,
     TemplateFile,
+    Wording,
     expanded,
 )
 
@@ -103,7 +103,7 @@ class ModelOverrides(PromptOverride, frozen=True):
     chat_template_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     presets: Annotated[
         dict[str, PresetOverride],
-        Says('tables by preset name, as {"coder" = {temperature = 0.2}}'),
+        Wording('tables by preset name, as {"coder" = {temperature = 0.2}}'),
     ] = field(default_factory=dict)
     kv_cache: KvCacheOverride = field(default_factory=KvCacheOverride)
     speculation: SpeculationOverride = field(default_factory=SpeculationOverride)

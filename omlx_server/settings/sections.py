@@ -20,13 +20,13 @@ from omlx_server.settings.types import (
     AutoLimit,
     AutoSize,
     Bits,
+    ByteSize,
     Directory,
     GroupSize,
     Host,
     HostName,
     HostsFile,
     IdleSeconds,
-    IsSize,
     Key,
     Live,
     LogFile,
@@ -35,11 +35,11 @@ from omlx_server.settings.types import (
     ModelName,
     Origin,
     ProgramName,
-    Says,
     Scheme,
     Secret,
     Size,
     SocketPath,
+    Wording,
     is_loopback,
 )
 
@@ -48,19 +48,19 @@ class ServerSettings(Section, frozen=True):
     host: Host = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     uds: SocketPath = ""
-    max_body_bytes: Annotated[int, Meta(ge=2**10, le=2**30), IsSize(), Live()] = 32 * 2**20
-    max_header_bytes: Annotated[int, Meta(ge=2**10, le=2**20), IsSize()] = 16 * 2**10
+    max_body_bytes: Annotated[int, Meta(ge=2**10, le=2**30), ByteSize(), Live()] = 32 * 2**20
+    max_header_bytes: Annotated[int, Meta(ge=2**10, le=2**20), ByteSize()] = 16 * 2**10
     header_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10
     body_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10
     write_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 30
     allowed_hosts: Annotated[
         tuple[HostName, ...],
-        Says("a list of host names without ports"),
+        Wording("a list of host names without ports"),
         Live(),
     ] = ("localhost", "127.0.0.1")
     cors_origins: Annotated[
         tuple[Origin, ...],
-        Says('a list of origins, as "https://chat.example.org", or "*"'),
+        Wording('a list of origins, as "https://chat.example.org", or "*"'),
         Live(),
     ] = ()
     request_timeout_seconds: Annotated[float, Meta(ge=0, le=86400), Live()] = 0
@@ -71,7 +71,7 @@ class ServerSettings(Section, frozen=True):
 class AuthSettings(Section, frozen=True):
     api_keys: Annotated[
         tuple[Key, ...],
-        Says("a list of keys of visible ASCII characters"),
+        Wording("a list of keys of visible ASCII characters"),
         Live(),
     ] = ()
     admin: Literal["token", "key"] = "token"
@@ -107,7 +107,7 @@ class ModelsSettings(Section, frozen=True):
     dirs: Annotated[
         tuple[Path, ...],
         Meta(min_length=1),
-        Says("a list of directories, at least one"),
+        Wording("a list of directories, at least one"),
     ] = field(default_factory=AtHome(("~/.cache/omlx_server/models",)))
     use_hf_cache: bool = True
     default: str = ""
@@ -116,13 +116,13 @@ class ModelsSettings(Section, frozen=True):
     autoload: Annotated[bool, Live()] = True
     max_loaded: Annotated[int, Meta(ge=0, le=1000), Live()] = 0
     idle_ttl_seconds: Annotated[IdleSeconds, Live()] = 0
-    pinned: Annotated[tuple[str, ...], Says("a list of names of models"), Live()] = ()
-    aliases: Annotated[dict[str, str], Says('names by name, as {"small" = "org/name"}'), Live()] = (
-        field(default_factory=dict)
-    )
+    pinned: Annotated[tuple[str, ...], Wording("a list of names of models"), Live()] = ()
+    aliases: Annotated[
+        dict[str, str], Wording('names by name, as {"small" = "org/name"}'), Live()
+    ] = field(default_factory=dict)
     overrides: Annotated[
         dict[str, ModelOverrides],
-        Says('tables by model name, as {"org/name" = {kv_cache = {bits = 8}}}'),
+        Wording('tables by model name, as {"org/name" = {kv_cache = {bits = 8}}}'),
     ] = field(default_factory=dict)
 
     def resolve_alias(self, name: str) -> str:
@@ -175,9 +175,9 @@ class MemorySettings(Section, frozen=True):
 
 class CacheSettings(Section, frozen=True):
     enabled: bool = True
-    block_tokens: Annotated[Literal[16, 32, 64, 128, 256, 512, 1024], Says("16, 32, 64 … 1024")] = (
-        64
-    )
+    block_tokens: Annotated[
+        Literal[16, 32, 64, 128, 256, 512, 1024], Wording("16, 32, 64 … 1024")
+    ] = 64
     hot_cache_max_bytes: Annotated[AutoSize, Live()] = "auto"
     hot_cache_only: Annotated[bool, Live("turning it on applies while the server runs")] = False
     cold_dir: Directory = field(default_factory=AtHome("~/.cache/omlx_server/kv"))
@@ -188,8 +188,8 @@ class CacheSettings(Section, frozen=True):
     cold_ttl_days: Annotated[float, Meta(ge=0, le=36500)] = 0
     checkpoint_max_bytes: Annotated[AutoSize, Live()] = "auto"
     salt: Literal["per-key", "shared"] = "per-key"
-    remote: Annotated[Secret, Says("a URL as redis://host:6379/0 or s3://bucket/prefix")] = field(
-        default_factory=Secret
+    remote: Annotated[Secret, Wording("a URL as redis://host:6379/0 or s3://bucket/prefix")] = (
+        field(default_factory=Secret)
     )
 
     @property
@@ -257,7 +257,7 @@ class MetricsSettings(Section, frozen=True):
     """GET /metrics, and whose metric names it has beside our own."""
 
     enabled: bool = True
-    compat: Annotated[tuple[Literal["vllm"], ...], Says('["vllm"] or []')] = ("vllm",)
+    compat: Annotated[tuple[Literal["vllm"], ...], Wording('["vllm"] or []')] = ("vllm",)
 
 
 class AdminSettings(Section, frozen=True):
@@ -286,7 +286,7 @@ class ClusterSettings(Section, frozen=True):
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     backend: Literal["ring", "jaccl"] = "ring"
     program: ProgramName = "omlx-server"
-    secret: Annotated[Secret, Says("a text that all ranks know")] = field(default_factory=Secret)
+    secret: Annotated[Secret, Wording("a text that all ranks know")] = field(default_factory=Secret)
 
 
 class Settings(Section, frozen=True):

@@ -150,14 +150,14 @@ class AtHome:
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class Conversion:
     """A mark: values go through `read` before they are checked."""
 
     read: Callable[[object], object]
 
 
 @dataclass(frozen=True, slots=True)
-class IsSize(Reads):
+class ByteSize(Conversion):
     """A mark: the key is a size in bytes, which texts may give with a unit."""
 
     read: Callable[[object], object] = parse_size
@@ -170,7 +170,7 @@ class Live(str):
         return super().__new__(cls, words)
 
 
-class Says(str):
+class Wording(str):
     """A mark: describes the values."""
 
 
@@ -182,23 +182,27 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-Host = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9._:%-]+\Z"), Says("a host name or an IP address")]
+Host = Annotated[
+    str, Meta(pattern=r"\A[A-Za-z0-9._:%-]+\Z"), Wording("a host name or an IP address")
+]
 HostName = Annotated[str, Meta(pattern=r"\A(\*|[A-Za-z0-9._:-]+)\Z")]
 Origin = Annotated[str, Meta(pattern=r"\A(\*|https?://[A-Za-z0-9._:\[\]-]+)\Z")]
-Directory = Annotated[Path, Says("the path of a directory")]
+Directory = Annotated[Path, Wording("the path of a directory")]
 UNIX = "unix:"
 """The prefix of a Unix socket's path, in places that otherwise take a URL."""
-SocketPath = Annotated[str, Reads(_file), Says('the path of a socket, or "" for none')]
-AdapterName = Annotated[str, Says('the name or the path of an adapter, or "" for none')]
-MaybeDirectory = Annotated[str, Reads(_file), Says('the path of a directory, or "" for none')]
-ModelName = Annotated[str, Says('the name or the path of a model, or "" for none')]
-HostsFile = Annotated[str, Reads(_file), Says('the path of a hosts file, or "" for none')]
-ProgramName = Annotated[
-    str, Meta(pattern=r"^[\w./~-]+$"), Says("the name or the path of a program, without options")
+SocketPath = Annotated[str, Conversion(_file), Wording('the path of a socket, or "" for none')]
+AdapterName = Annotated[str, Wording('the name or the path of an adapter, or "" for none')]
+MaybeDirectory = Annotated[
+    str, Conversion(_file), Wording('the path of a directory, or "" for none')
 ]
-LogFile = Annotated[str, Reads(_file), Says('a path, or "" for stderr')]
+ModelName = Annotated[str, Wording('the name or the path of a model, or "" for none')]
+HostsFile = Annotated[str, Conversion(_file), Wording('the path of a hosts file, or "" for none')]
+ProgramName = Annotated[
+    str, Meta(pattern=r"^[\w./~-]+$"), Wording("the name or the path of a program, without options")
+]
+LogFile = Annotated[str, Conversion(_file), Wording('a path, or "" for stderr')]
 TemplateFile = Annotated[
-    str | None, Reads(_file), Says('the path of a .jinja file, or "" for the model\'s own')
+    str | None, Conversion(_file), Wording('the path of a .jinja file, or "" for the model\'s own')
 ]
 
 
@@ -214,26 +218,26 @@ def _whole_number(value: object) -> object:
 
 AutoSize = Annotated[
     Literal["auto"] | Annotated[int, Meta(ge=0, le=2**50)],
-    IsSize(),
-    Says('"auto", or bytes or a size like "8GiB"'),
+    ByteSize(),
+    Wording('"auto", or bytes or a size like "8GiB"'),
 ]
 
 AutoLimit = Annotated[
     Literal["auto"] | Annotated[int, Meta(ge=1, le=2**50)],
-    IsSize(),
-    Says('"auto", or bytes or a size above 0 like "8GiB"'),
+    ByteSize(),
+    Wording('"auto", or bytes or a size above 0 like "8GiB"'),
 ]
 
-Size = Annotated[int, Meta(ge=0, le=2**50), IsSize()]
+Size = Annotated[int, Meta(ge=0, le=2**50), ByteSize()]
 AutoChunk = Annotated[
     Literal["auto"] | Annotated[int, Meta(ge=64, le=8192, multiple_of=64)],
-    Reads(_whole_number),
-    Says('"auto", or an integer from 64 to 8192 in steps of 64'),
+    Conversion(_whole_number),
+    Wording('"auto", or an integer from 64 to 8192 in steps of 64'),
 ]
 
 Scheme = Literal["none", "affine", "rotated", "turboquant"]
 Bits = Annotated[float, Meta(ge=2, le=8)]
-GroupSize = Annotated[Literal[32, 64, 128], Says("32, 64 or 128")]
+GroupSize = Annotated[Literal[32, 64, 128], Wording("32, 64 or 128")]
 IdleSeconds = Annotated[float, Meta(ge=0, le=10 * 365 * 86400)]
 MaxTokens = Annotated[int, Meta(ge=0, le=10_000_000)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
@@ -241,5 +245,5 @@ Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 StopText = Annotated[str, Meta(min_length=1, max_length=1000)]
 Stops = Annotated[
     Annotated[tuple[StopText, ...], Meta(max_length=32)] | None,
-    Says("a list of at most 32 texts"),
+    Wording("a list of at most 32 texts"),
 ]

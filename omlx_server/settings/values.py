@@ -11,7 +11,15 @@ from typing import Any
 from omlx_server.errors import ConfigError
 from omlx_server.settings.fields import Field, Section
 from omlx_server.settings.sections import FIELDS, Settings
-from omlx_server.settings.types import IsSize, Live, Reads, Says, Secret, format_size, number
+from omlx_server.settings.types import (
+    ByteSize,
+    Conversion,
+    Live,
+    Secret,
+    Wording,
+    format_size,
+    number,
+)
 
 SECRETS = ("auth.api_keys", "cache.remote", "cluster.secret")
 _NUMBERS = {"integer", "number"}
@@ -57,7 +65,7 @@ def typed(text: str, field: Field) -> object:
         return _BOOLS.get(stripped.lower(), text)
     if kinds <= _NUMBERS:
         return number(stripped)
-    return text if field.mark(Reads) or not kinds & _NUMBERS else _argument(text)
+    return text if field.mark(Conversion) or not kinds & _NUMBERS else _argument(text)
 
 
 def _argument(text: str) -> object:
@@ -126,12 +134,12 @@ def choices_of(field: Field) -> list[str]:
 
 def words_of(field: Field) -> str:
     """Describe a field's values, in words made from the field itself."""
-    if says := field.mark(Says):
+    if says := field.mark(Wording):
         return str(says)
     schema = schema_of(field)
     if "enum" in schema:
         return "one of " + ", ".join(map(str, schema["enum"]))
-    if field.mark(IsSize):
+    if field.mark(ByteSize):
         low, high = format_size(schema["minimum"]), format_size(schema["maximum"])
         return f'bytes or a size like "8MiB", from {low} to {high}'
     words = {"integer": "an integer", "number": "a number", "boolean": "true or false"}
@@ -155,7 +163,7 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 
 
 def is_size(dotted: str) -> bool:
-    return dotted in FIELDS and FIELDS[dotted].mark(IsSize) is not None
+    return dotted in FIELDS and FIELDS[dotted].mark(ByteSize) is not None
 
 
 def live(dotted: str) -> str:

@@ -22,15 +22,15 @@ from omlx_server.store.mediums.medium import Medium, Name
 from omlx_server.store.reads import Answered, ReadQueue
 from omlx_server.store.worker import (
     ChangeJob,
-    Contains,
-    Delete,
+    ContainsJob,
+    DeleteJob,
     Done,
     HeadersJob,
     Recalled,
     Result,
-    SavePins,
+    SavePinsJob,
     Scanned,
-    TakeOver,
+    TakeOverJob,
     Worker,
     WriteJob,
     name_of,
@@ -84,7 +84,7 @@ class ColdTier:
         self._descriptions: dict[str, NamespaceDescription] = {}
         self._unlearned = 0
         self._unwanted: set[bytes] = set()  # salts to clear when all headers are read
-        self._undeleted: dict[BlockKey, Delete] = {}
+        self._undeleted: dict[BlockKey, DeleteJob] = {}
         self._useless: set[BlockKey] = set()  # unusable blocks of a remote store
         self._worker = Worker(home, secret, remote, lambda: self.wake())
         self.reads = ReadQueue(self.index, self.stats, self._worker, clock)
@@ -235,7 +235,7 @@ class ColdTier:
     def save_pins(self) -> None:
         """Queue a write of all pins, unless this process may only read."""
         if self._writable:
-            self._worker.submit(SavePins(tuple(self.index.pins.all())))
+            self._worker.submit(SavePinsJob(tuple(self.index.pins.all())))
 
     def drain(self, seconds: float) -> None:
         """Wait at most `seconds` until the queue is written. Any thread."""
@@ -271,13 +271,13 @@ class ColdTier:
                 self._written(write, result)
             case Recalled():
                 self._recalled(result)
-            case Done(job=Contains() as question):
+            case Done(job=ContainsJob() as question):
                 self.reads.answered(question, result)
-            case Done(job=Delete(name) as delete, reason=reason) if reason:
+            case Done(job=DeleteJob(name) as delete, reason=reason) if reason:
                 self._undeleted[name.block_key] = delete
             case Done(job=HeadersJob()):
                 self._learn(result.records)
-            case Done(job=TakeOver(lock)):
+            case Done(job=TakeOverJob(lock)):
                 self._writable = lock.held
                 self.save_pins()  # also those of the time without the lock
 
@@ -285,7 +285,7 @@ class ColdTier:
         now = self._clock()
         if self._lock is not None and now >= self._take_over_at:
             self._take_over_at = now + _TAKE_OVER_SECONDS
-            self._worker.submit(TakeOver(self._lock, tuple(self._descriptions.values())))
+            self._worker.submit(TakeOverJob(self._lock, tuple(self._descriptions.values())))
 
     def _load(self, scanned: Scanned) -> None:
         self._writable = self._lock is None or self._lock.held  # a take-over scans first
@@ -362,7 +362,7 @@ class ColdTier:
 
     def _submit_delete(self, name: Name) -> None:
         if self._writable:
-            self._worker.submit(Delete(name))
+            self._worker.submit(DeleteJob(name))
 
     def _delete_again(self) -> None:
         """Retry failed deletes, since changes succeed again."""

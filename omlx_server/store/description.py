@@ -37,7 +37,7 @@ class NamespaceDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class NamespaceUse:
     """The blocks and bytes of one namespace. `last_used` in seconds since 1970."""
 
     id: str

@@ -15,7 +15,7 @@ from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.blocks.record import PackedArrays, Record
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.store.block_file import Corrupt, decode
-from omlx_server.store.description import Use
+from omlx_server.store.description import NamespaceUse
 from omlx_server.store.files import PINS, Files, StoredFile
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import MediumError, Name
@@ -78,7 +78,7 @@ class ColdDirectory:
         self.root = root.expanduser().absolute()
         self._files = Files(self.root, writable=False)
 
-    def uses(self) -> list[Use]:
+    def uses(self) -> list[NamespaceUse]:
         return self._files.uses()
 
     def blocks(self) -> list[StoredFile]:

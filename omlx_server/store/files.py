@@ -25,7 +25,7 @@ from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cold.index import ColdEntry
 from omlx_server.store.block_file import read_record
-from omlx_server.store.description import NamespaceDescription, Use, parse_description
+from omlx_server.store.description import NamespaceDescription, NamespaceUse, parse_description
 from omlx_server.store.mediums.disk import Disk
 from omlx_server.store.mediums.medium import Buffer, MediumError, Name, nbytes_of, require_fits
 from omlx_server.store.mediums.operations import READING, WRITING, FileOperations, raising
@@ -191,14 +191,14 @@ class Files:
         else:
             self.read_small(f"{id}/{_DESCRIPTION}")  # keeps it, to write it again
 
-    def uses(self) -> list[Use]:
+    def uses(self) -> list[NamespaceUse]:
         """Return what each namespace takes, sorted by id."""
         uses = []
         for id in sorted(self._namespaces()):
             blocks = list(self.scan(id))
             nbytes = sum(block.nbytes for block in blocks)
             last_used = max((block.mtime for block in blocks), default=None)
-            uses.append(Use(id, len(blocks), nbytes, last_used, self.describe(id)))
+            uses.append(NamespaceUse(id, len(blocks), nbytes, last_used, self.describe(id)))
         return uses
 
     def clear(self, namespace: str | None = None) -> list[StoredFile]:

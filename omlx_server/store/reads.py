@@ -11,7 +11,7 @@ from typing import NamedTuple
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cold.index import ColdIndex, ColdReport
-from omlx_server.store.worker import Contains, Done, ReadJob, Recalled, Worker
+from omlx_server.store.worker import ContainsJob, Done, ReadJob, Recalled, Worker
 
 _PROMOTED_BYTES = 64 << 20  # the most that becomes arrays between two steps
 _HANG_SECONDS = 0.5
@@ -52,7 +52,7 @@ class ReadQueue:
         if self.hangs:
             self._end_question(namespace, question)
         else:
-            self.worker.submit(Contains(question, records))
+            self.worker.submit(ContainsJob(question, records))
 
     def read(self, record: Record, patience: float) -> None:
         key = record.key
@@ -68,7 +68,7 @@ class ReadQueue:
                 self.index.lease(key)
                 self.worker.submit(ReadJob(record))
 
-    def answered(self, question: Contains, done: Done) -> None:
+    def answered(self, question: ContainsJob, done: Done) -> None:
         if done.reason:
             self.stats.failed[done.reason] += 1
         for record in done.records:

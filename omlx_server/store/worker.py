@@ -45,7 +45,7 @@ class ReadJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteJob:
     name: Name
 
 
@@ -58,7 +58,7 @@ class ChangeJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Contains:
+class ContainsJob:
     """Ask a remote store which of these blocks it has."""
 
     id: int
@@ -66,12 +66,12 @@ class Contains:
 
 
 @dataclass(frozen=True, slots=True)
-class SavePins:
+class SavePinsJob:
     pins: tuple[Pin, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOver:
+class TakeOverJob:
     """Take the lock from a process that ended, write the descriptions, and scan again."""
 
     lock: Lock
@@ -85,8 +85,8 @@ class HeadersJob:
     names: tuple[Name, ...]
 
 
-Ordered = WriteJob | Delete | ChangeJob | SavePins | TakeOver
-Job = Ordered | ReadJob | Contains | HeadersJob
+Ordered = WriteJob | DeleteJob | ChangeJob | SavePinsJob | TakeOverJob
+Job = Ordered | ReadJob | ContainsJob | HeadersJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Worker(threading.Thread):
         self._secret = secret
         self._wake = wake
         self._jobs = threading.Condition()
-        self._read_queue: deque[ReadJob | Contains] = deque()
+        self._read_queue: deque[ReadJob | ContainsJob] = deque()
         self._changes: deque[Ordered] = deque()
         self._later: deque[HeadersJob] = deque()
         self._results: deque[Result] = deque()
@@ -158,7 +158,7 @@ class Worker(threading.Thread):
     def submit(self, job: Job) -> None:
         with self._jobs:
             match job:
-                case ReadJob() | Contains():
+                case ReadJob() | ContainsJob():
                     self._read_queue.append(job)
                 case HeadersJob():
                     self._later.append(job)
@@ -182,13 +182,13 @@ class Worker(threading.Thread):
         return True
 
     def stop(self, seconds: float) -> None:
-        """End the thread within `seconds`. Drops queued jobs but the newest SavePins, whose client
-        already has its answer."""
+        """End the thread within `seconds`. Drops queued jobs, but not the newest pins, whose
+        client already has its answer."""
         with self._jobs:
             self._stopping = True
             self._read_queue.clear()
             self._later.clear()
-            pins = [job for job in self._changes if isinstance(job, SavePins)]
+            pins = [job for job in self._changes if isinstance(job, SavePinsJob)]
             self._changes = deque(pins[-1:])
             self._jobs.notify()
         self.join(seconds)
@@ -253,18 +253,18 @@ class Worker(threading.Thread):
                     return self._read(record, begun)
                 case HeadersJob(names):
                     return Done(job, records=tuple(self._records(names)))
-                case Contains(_, records):
+                case ContainsJob(_, records):
                     by_name = {self._place(name_of(record)): record for record in records}
                     stored = self._medium.contains_many(by_name)
                     matches = (record for name, record in by_name.items() if name in stored)
                     return Done(job, records=tuple(matches))
-                case Delete(name):
+                case DeleteJob(name):
                     self._medium.delete(self._place(name))
                 case ChangeJob(_, make):
                     make()
-                case SavePins(pins):
+                case SavePinsJob(pins):
                     self._home.write_small(PINS, pins_as_bytes(pins))
-                case TakeOver():
+                case TakeOverJob():
                     self._take_over(job)
         except MediumError as error:
             kind = type(job).__name__.removesuffix("Job").lower()
@@ -306,7 +306,7 @@ class Worker(threading.Thread):
                 self._home.touch(name, time.time())
         return Recalled(record, packed, "", len(data), time.perf_counter() - begun)
 
-    def _take_over(self, job: TakeOver) -> None:
+    def _take_over(self, job: TakeOverJob) -> None:
         if not job.lock.acquire():
             raise MediumError("read-only", "another process writes to this directory")
         self._home.writable = True

@@ -31,7 +31,7 @@ from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.core.step import Chunk, ChunkFailure, Join, SequenceId, Step
 from omlx_server.store.block_file import file_bytes
 from omlx_server.store.mediums.medium import Name
-from omlx_server.store.worker import Contains, Delete, Done, Job, ReadJob, Recalled, WriteJob
+from omlx_server.store.worker import ContainsJob, DeleteJob, Done, Job, ReadJob, Recalled, WriteJob
 from tests.core.simulator import VOCAB, Device, Made
 
 TOKEN_BYTES = 8
@@ -229,10 +229,10 @@ class PretendWorker:
 
     def submit(self, job: Job) -> None:
         fate = next(self._fates)
-        if fate.never and isinstance(job, ReadJob | Contains):
+        if fate.never and isinstance(job, ReadJob | ContainsJob):
             self.hung += 1
             return
-        reason = fate.reason if isinstance(job, ReadJob | Contains | WriteJob) else ""
+        reason = fate.reason if isinstance(job, ReadJob | ContainsJob | WriteJob) else ""
         self._count += 1
         self._jobs.append((self._clock() + fate.seconds, self._count, job, reason))
 
@@ -251,7 +251,7 @@ class PretendWorker:
     def has_read(self) -> bool:
         """Whether there is something to take that somebody may wait for."""
         return any(
-            isinstance(result, Recalled) or isinstance(result.job, Contains)
+            isinstance(result, Recalled) or isinstance(result.job, ContainsJob)
             for result in self._results
         )
 
@@ -278,8 +278,8 @@ class PretendWorker:
             case ReadJob(record):
                 stored, packed = self.files[record.key]
                 return Recalled(stored, packed, "", file_bytes(stored, packed), 0.001)
-            case Contains(records=records) if not reason:
+            case ContainsJob(records=records) if not reason:
                 return Done(job, records=tuple(r for r in records if r.key in self.files))
-            case Delete(name):
+            case DeleteJob(name):
                 self.files.pop(name.block_key, None)
         return Done(job, reason)

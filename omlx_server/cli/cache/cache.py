@@ -20,7 +20,7 @@ from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import CacheSettings
 from omlx_server.settings.types import parse_size
-from omlx_server.store.description import Use
+from omlx_server.store.description import NamespaceUse
 from omlx_server.store.directory import (
     UNREADABLE,
     CheckedBlock,
@@ -131,7 +131,7 @@ def opened(
         raise OmlxError(f"{cold.root} can't be used: {error}") from None
 
 
-def of_model(uses: list[Use], model: str) -> list[Use]:
+def of_model(uses: list[NamespaceUse], model: str) -> list[NamespaceUse]:
     """Return the namespaces of `model`. Raises UsageError if there are none."""
     chosen = [use for use in uses if use.is_of(model)]
     if not chosen:
@@ -154,7 +154,7 @@ def _size(text: str) -> int:
 # --- stats ---------------------------------------------------------------------------------------
 
 
-def _table(uses: list[Use]) -> Table:
+def _table(uses: list[NamespaceUse]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 1, 0))
     table.add_column("model, namespace, path")
     for column in ("blocks", "size", "last use", "model is"):
@@ -167,7 +167,7 @@ def _table(uses: list[Use]) -> Table:
     return table
 
 
-def _document(root: Path, budget: int, uses: list[Use]) -> dict[str, object]:
+def _document(root: Path, budget: int, uses: list[NamespaceUse]) -> dict[str, object]:
     count, nbytes = _totals(uses)
     return {
         "directory": str(root),
@@ -178,7 +178,7 @@ def _document(root: Path, budget: int, uses: list[Use]) -> dict[str, object]:
     }
 
 
-def _shape(use: Use) -> dict[str, object]:
+def _shape(use: NamespaceUse) -> dict[str, object]:
     return {
         "id": use.id,
         "model": use.model or None,
@@ -190,7 +190,7 @@ def _shape(use: Use) -> dict[str, object]:
     }
 
 
-def _totals(uses: list[Use]) -> tuple[int, int]:
+def _totals(uses: list[NamespaceUse]) -> tuple[int, int]:
     return sum(use.blocks for use in uses), sum(use.nbytes for use in uses)
 
 
@@ -234,13 +234,13 @@ def _verdict(count: int, damaged: list[CheckedBlock], *, removed: bool) -> int:
 # --- clear ---------------------------------------------------------------------------------------
 
 
-def _confirmed(chosen: list[Use], root: Path) -> bool:
+def _confirmed(chosen: list[NamespaceUse], root: Path) -> bool:
     count, nbytes = _totals(chosen)
     what = f"{count_blocks(count)} of {_names(chosen)} ({decimal(nbytes)})"
     return stdin.agreed_to_remove(f"{what} from {root}")
 
 
-def _names(uses: list[Use]) -> str:
+def _names(uses: list[NamespaceUse]) -> str:
     return ", ".join(sorted({visible(use.model or use.id) for use in uses}))
 
 

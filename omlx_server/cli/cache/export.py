@@ -22,7 +22,7 @@ from omlx_server.errors import OmlxError, UsageError, system_errors_as
 from omlx_server.settings import CacheSettings
 from omlx_server.settings.whole_file import replacing
 from omlx_server.store.archives.archive import ArchiveMember, ArchiveOrigin, write_archive
-from omlx_server.store.description import NamespaceDescription, Use
+from omlx_server.store.description import NamespaceDescription, NamespaceUse
 from omlx_server.store.directory import ColdDirectory, StoredPrefix, stored_prefix
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.mediums.operations import FILE_MODE
@@ -67,7 +67,7 @@ def run(
     return 0
 
 
-def _chosen(cold: ColdDirectory, model: str | None) -> tuple[Use, NamespaceDescription]:
+def _chosen(cold: ColdDirectory, model: str | None) -> tuple[NamespaceUse, NamespaceDescription]:
     """Return the one namespace that `model` means. Raises UsageError if it means several, and
     OmlxError if nothing is stored or it can't be used."""
     uses = [use for use in cold.uses() if use.blocks]
@@ -167,7 +167,7 @@ def _opened(output: str) -> Iterator[BinaryIO]:
 
 
 def _report(
-    output: str, use: Use, prompt_blocks: _PromptBlocks, nbytes: int, *, as_json: bool
+    output: str, use: NamespaceUse, prompt_blocks: _PromptBlocks, nbytes: int, *, as_json: bool
 ) -> None:
     stream = sys.stderr if output == STDOUT else sys.stdout
     prefix = prompt_blocks.prefix

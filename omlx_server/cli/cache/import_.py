@@ -19,7 +19,7 @@ from omlx_server.settings import CacheSettings
 from omlx_server.store.archives.archive import ArchiveOrigin, Manifest, read_archive
 from omlx_server.store.archives.tar import BadArchive
 from omlx_server.store.block_file import encode
-from omlx_server.store.description import NamespaceDescription, Use
+from omlx_server.store.description import NamespaceDescription, NamespaceUse
 from omlx_server.store.directory import ColdDirectory, room_for
 from omlx_server.store.files import Files, StoredFile
 from omlx_server.store.mediums.medium import Name
@@ -85,7 +85,7 @@ def _named(archive: str) -> Iterator[None]:
 
 
 def _warnings(
-    about: ArchiveOrigin, uses: list[Use], cache: CacheSettings, *, force: bool
+    about: ArchiveOrigin, uses: list[NamespaceUse], cache: CacheSettings, *, force: bool
 ) -> list[str]:
     """Return why servers here may not use the blocks. Raises OmlxError, unless `force`, if the
     model of that name here is another one."""
@@ -118,7 +118,7 @@ def _warnings(
     return warnings
 
 
-def _difference(about: ArchiveOrigin, uses: list[Use]) -> str:
+def _difference(about: ArchiveOrigin, uses: list[NamespaceUse]) -> str:
     """Return how the model of that name here differs from the archive's; empty if none is known. A
     namespace is FINGERPRINT|KV_FORMAT|BLOCK_TOKENS."""
     theirs = about.namespace
