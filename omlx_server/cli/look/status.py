@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from omlx_server.cli.models.server import in_chunks
 from omlx_server.cli.server_client.address import server_of
 from omlx_server.cli.server_client.http import HttpReply, ServerClient
 from omlx_server.cli.shell.output import count_blocks, show_result
-from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.doctor.finding import in_words
 
 _KEY_HINT = "give one to this command as OMLX_API_KEY"
@@ -143,14 +143,6 @@ def _rank(rank: Mapping[str, Any]) -> str:
 
 def _of(engine: Mapping[str, Any]) -> str:
     return f"{engine['model']}: " if engine.get("model") else ""
-
-
-def in_chunks(description: Mapping[str, Any]) -> str:
-    """Return the prefill chunk sizes in a server's description of a model; empty if unknown."""
-    batched, alone = description.get("chunk_tokens"), description.get("chunk_tokens_alone")
-    if not (isinstance(batched, int) and isinstance(alone, int)):
-        return ""
-    return str(ChunkSizes(batched, alone))
 
 
 def _memory(memory: Mapping[str, Any]) -> str:

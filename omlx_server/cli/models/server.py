@@ -8,6 +8,7 @@ from typing import Any
 from omlx_server.cli.server_client.address import own_server, server_of
 from omlx_server.cli.server_client.http import HttpReply, ServerClient, is_local
 from omlx_server.cli.shell.output import say
+from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import read_admin_token
@@ -98,3 +99,11 @@ def answer_of(reply: HttpReply) -> Mapping[str, Any]:
         raise OmlxError("this server has no routes for models: is it another program?")
     hint = _OTHERS if reply.error.get("code") == _UNKNOWN else ""
     raise OmlxError(f"{message or 'the server failed'} (HTTP {reply.status})", hint=hint)
+
+
+def in_chunks(description: Mapping[str, Any]) -> str:
+    """Return the prefill chunk sizes in a server's description of a model; empty if unknown."""
+    batched, alone = description.get("chunk_tokens"), description.get("chunk_tokens_alone")
+    if not (isinstance(batched, int) and isinstance(alone, int)):
+        return ""
+    return str(ChunkSizes(batched, alone))

@@ -6,7 +6,6 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from omlx_server.cli.look.status import in_chunks
 from omlx_server.cli.models.images import in_words, tokens_of_images
 from omlx_server.cli.models.in_force import (
     REPORTED,
@@ -17,7 +16,13 @@ from omlx_server.cli.models.in_force import (
 )
 from omlx_server.cli.models.list import adapters_of, shape
 from omlx_server.cli.models.named import with_adapter
-from omlx_server.cli.models.server import answer_of, is_of, items_of, own_admin_server
+from omlx_server.cli.models.server import (
+    answer_of,
+    in_chunks,
+    is_of,
+    items_of,
+    own_admin_server,
+)
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_result, visible
 from omlx_server.core.model_files.kind import ModelKind

@@ -15,8 +15,8 @@ from omlx_server.compute.payload_bytes import pack
 from omlx_server.compute.prefill import Prefilled
 from omlx_server.core.blocks.record import PackedArrays
 from omlx_server.core.memory.estimate import Planner
+from omlx_server.doctor import probe
 from omlx_server.doctor.finding import Level
-from omlx_server.doctor.probe import device_here
 from omlx_server.doctor.selftest import rows, run, speed
 from omlx_server.doctor.software import Device
 from omlx_server.engine import tiers
@@ -158,8 +158,8 @@ def test_a_check_that_raises_is_a_finding_and_the_others_follow(
 
 
 def test_a_build_without_blas(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "FAST_BLAS", None)
-    found = run.blas_check(device_here()).finding
+    monkeypatch.setattr(probe, "FAST_BLAS", None)
+    found = run.blas_check(probe.device_here()).finding
     assert found.level is Level.WARN
     assert "30 times slower" in found.says
     assert "libopenblas" in found.fix
