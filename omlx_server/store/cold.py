@@ -224,7 +224,7 @@ class ColdTier:
             if deletes:
                 self._submit_delete(Name.of(entry.namespace, entry.key))
 
-    def used(self, records: Sequence[Record]) -> None:
+    def mark_used(self, records: Sequence[Record]) -> None:
         """Mark blocks as used, the last one last; in a directory also on disk."""
         for record in records:
             self.index.touch(record.key)
@@ -272,7 +272,7 @@ class ColdTier:
             case Recalled():
                 self._recalled(result)
             case Done(job=ContainsJob() as question):
-                self.reads.answered(question, result)
+                self.reads.end_question(question, result)
             case Done(job=DeleteJob(name) as delete, reason=reason) if reason:
                 self._undeleted[name.block_key] = delete
             case Done(job=HeadersJob()):
@@ -342,7 +342,7 @@ class ColdTier:
             self._delete_again()
 
     def _recalled(self, recalled: Recalled) -> None:
-        self.reads.ended(recalled)
+        self.reads.end_read(recalled)
         record, reason = recalled.record, recalled.reason
         if reason and reason not in PASSING and record.key not in self._pending:
             self.index.forget(record.key)

@@ -50,7 +50,7 @@ class ReadQueue:
         namespace = records[0].namespace
         self._asking[namespace, question] = self._wait(wait)
         if self.hangs:
-            self._end_question(namespace, question)
+            self._answer(namespace, question)
         else:
             self.worker.submit(ContainsJob(question, records))
 
@@ -68,14 +68,14 @@ class ReadQueue:
                 self.index.lease(key)
                 self.worker.submit(ReadJob(record))
 
-    def answered(self, question: ContainsJob, done: Done) -> None:
+    def end_question(self, question: ContainsJob, done: Done) -> None:
         if done.reason:
             self.stats.failed[done.reason] += 1
         for record in done.records:
             self.index.discover(record)
-        self._end_question(question.records[0].namespace, question.id)
+        self._answer(question.records[0].namespace, question.id)
 
-    def ended(self, recalled: Recalled) -> None:
+    def end_read(self, recalled: Recalled) -> None:
         key = recalled.record.key
         self._under_way.discard(key)
         self.index.release(key)
@@ -105,7 +105,7 @@ class ReadQueue:
             self.arrive(Recalled(record, reason="timeout"))
         for question, wait in [late for late in self._asking.items() if late[1].end < now]:
             self._late(wait, now)
-            self._end_question(*question)
+            self._answer(*question)
 
     def has_come(self, namespace: str) -> bool:
         return bool(self._arrived.get(namespace))
@@ -129,7 +129,7 @@ class ReadQueue:
         self.stats.read += 1
         self.stats.read_bytes += recalled.nbytes
 
-    def _end_question(self, namespace: str, question: int) -> None:
+    def _answer(self, namespace: str, question: int) -> None:
         if self._asking.pop((namespace, question), None) is not None:
             self._arrived.setdefault(namespace, deque()).append(Answered(question))
 

@@ -9,7 +9,7 @@ from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
 from omlx_server.models.locate import find_installed, near_names
 from omlx_server.models.progress import ProgressListener
-from omlx_server.models.pull import pulled_or_made
+from omlx_server.models.pull import pull_or_make
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.model_directory import find_model, find_model_here
 
@@ -51,7 +51,7 @@ class DiskFetcher:
         settings = self._known.settings
         wanted = settings.models.resolve_alias(name)
         make = partial(find_model, wanted, settings)
-        done = pulled_or_made(wanted, settings.models, progress, make)
+        done = pull_or_make(wanted, settings.models, progress, make)
         return Fetched(done.model.names, str(done.model.path), done.fetched_bytes, done.is_checked)
 
 

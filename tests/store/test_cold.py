@@ -790,7 +790,7 @@ def test_only_the_thread_that_waits_for_disks_touches_them(tmp_path: Path) -> No
         write(tier, *chain(2, "other"))
         fetch(tier, chain(1)[0])
         tier.save_pins()
-        tier.used(chain(2))
+        tier.mark_used(chain(2))
         tier.clear("other")
         settle(tier)
     assert noted.threads == {"cold-io"}

@@ -15,7 +15,7 @@ from omlx_server.models.hub import hub
 from omlx_server.models.hub.names import hub_name
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import ProgressListener
-from omlx_server.models.pull import Pulled, pulled_or_made
+from omlx_server.models.pull import Pulled, pull_or_make
 from omlx_server.models.remove import size_of
 from omlx_server.settings import Settings
 
@@ -45,7 +45,7 @@ def _pull(name: str, settings: Settings, display: ProgressListener) -> Pulled:
 
         return find_model(name, settings, progress)
 
-    return pulled_or_made(name, settings.models, display, make)
+    return pull_or_make(name, settings.models, display, make)
 
 
 def _sentence(result: Pulled) -> str:

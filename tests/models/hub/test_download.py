@@ -16,7 +16,7 @@ from omlx_server.models.hub.download import DOWNLOADS, download
 from omlx_server.models.hub.hub import explained
 from omlx_server.models.locate import find_here, find_installed
 from omlx_server.models.progress import Silent
-from omlx_server.models.pull import pulled
+from omlx_server.models.pull import pull
 from tests.models import fake_hub
 from tests.models.directories import Places, make
 from tests.models.fake_hub import COMMIT, Faults, HubAt
@@ -142,10 +142,10 @@ def test_damage_on_the_disk_is_found_and_repaired(models_dir: Path | None, hub_a
     dirs = [models_dir] if models_dir else []
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
         hub_at(address)
-        found = pulled(REPO, Places(dirs, models_dir is None), Silent()).model
+        found = pull(REPO, Places(dirs, models_dir is None), Silent()).model
         file = found.path / "model.safetensors"
         file.write_bytes(b"\0" + WEIGHTS[1:])
-        done = pulled(REPO, Places(dirs, models_dir is None), Silent())
+        done = pull(REPO, Places(dirs, models_dir is None), Silent())
         assert (done.model, done.fetched_bytes) == (found, len(WEIGHTS))
         assert file.read_bytes() == WEIGHTS
 
@@ -157,27 +157,27 @@ def test_a_repair_that_breaks_off_leaves_what_was_here(
     damaged = b"\0" + WEIGHTS[1:]
     with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, _):
         hub_at(address, ())
-        file = pulled(REPO, places, Silent()).model.path / "model.safetensors"
+        file = pull(REPO, places, Silent()).model.path / "model.safetensors"
         file.write_bytes(damaged)
         faults.cuts = [0] * 20
         with pytest.raises(ModelUnavailable, match="Could not download"):
-            pulled(REPO, places, Silent())
+            pull(REPO, places, Silent())
         assert file.read_bytes() == damaged
         faults.cuts, faults.damaged = [], 9
         with pytest.raises(ModelUnavailable, match="comes damaged"):
-            pulled(REPO, places, Silent())
+            pull(REPO, places, Silent())
         assert file.read_bytes() == damaged
         faults.damaged = 0
-        pulled(REPO, places, Silent())
+        pull(REPO, places, Silent())
         assert file.read_bytes() == WEIGHTS
 
 
 def test_the_end_of_a_name_repairs_what_is_not_whole(tmp_path: Path, hub_at: HubAt) -> None:
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
         hub_at(address)
-        file = pulled(REPO, Places([tmp_path]), Silent()).model.path / "model.safetensors"
+        file = pull(REPO, Places([tmp_path]), Silent()).model.path / "model.safetensors"
         file.unlink()
-        assert pulled("tiny-4bit", Places([tmp_path], True), Silent()).fetched_bytes
+        assert pull("tiny-4bit", Places([tmp_path], True), Silent()).fetched_bytes
         assert file.read_bytes() == WEIGHTS
 
 
@@ -300,24 +300,24 @@ def test_gated_and_odd_names(tmp_path: Path, hub_at: HubAt) -> None:
     with fake_hub.serve(REPO, FILES, LARGE, Faults(error_code="GatedRepo")) as (address, _):
         hub_at(address)
         with pytest.raises(ModelUnavailable, match="is gated") as caught:
-            pulled(REPO, Places([tmp_path]), Silent())
+            pull(REPO, Places([tmp_path]), Silent())
     assert "HF_TOKEN" in caught.value.hint
     assert caught.value.exit_code == 2
     hub_at(NOWHERE)
     with pytest.raises(ModelUnavailable, match="can't be the name"):
-        pulled("acme/a--b", Places([tmp_path]), Silent())
+        pull("acme/a--b", Places([tmp_path]), Silent())
 
 
 def test_offline_says_what_is_here(models_dir: Path | None, hub_at: HubAt) -> None:
     dirs = [models_dir] if models_dir else []
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
         hub_at(address)
-        here = pulled(REPO, Places(dirs, models_dir is None), Silent()).model
+        here = pull(REPO, Places(dirs, models_dir is None), Silent()).model
     hub_at(NOWHERE)
-    done = pulled(REPO, Places(dirs, models_dir is None), Silent())
+    done = pull(REPO, Places(dirs, models_dir is None), Silent())
     assert (done.model, done.is_checked) == (here, False)
     with pytest.raises(ModelUnavailable, match="Could not download acme/other") as caught:
-        pulled("acme/other", Places(dirs, models_dir is None), Silent())
+        pull("acme/other", Places(dirs, models_dir is None), Silent())
     assert f"here already: {REPO}" in caught.value.hint
     assert caught.value.exit_code == 1
 
@@ -328,7 +328,7 @@ def test_a_hub_or_a_disk_that_fails_is_no_mistake_of_the_user(
     with fake_hub.serve(REPO, FILES, LARGE, Faults(error_code="Broken")) as (address, _):
         hub_at(address)
         with pytest.raises(ModelUnavailable, match="Could not download") as caught:
-            pulled(REPO, Places([tmp_path]), Silent())
+            pull(REPO, Places([tmp_path]), Silent())
     assert caught.value.exit_code == 1
     with pytest.raises(ModelUnavailable, match="No space left") as full, explained(REPO):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -338,10 +338,10 @@ def test_a_hub_or_a_disk_that_fails_is_no_mistake_of_the_user(
 def test_a_short_name_pulls_the_model_that_has_it(tmp_path: Path, hub_at: HubAt) -> None:
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
         hub_at(address)
-        pulled(REPO, Places([tmp_path]), Silent())
-        assert pulled("tiny-4bit", Places([tmp_path]), Silent()).is_checked
+        pull(REPO, Places([tmp_path]), Silent())
+        assert pull("tiny-4bit", Places([tmp_path]), Silent()).is_checked
         with pytest.raises(ModelUnavailable, match="There is no model"):
-            pulled("tiny-8bit", Places([tmp_path]), Silent())
+            pull("tiny-8bit", Places([tmp_path]), Silent())
     assert (tmp_path / DOWNLOADS).is_dir()
 
 
@@ -353,7 +353,7 @@ def test_an_address_and_a_short_name_pull_the_model_of_the_hub(
         hub_at(address)
         monkeypatch.setenv("HF_ENDPOINT", address)
         for name in ("qwen3-0.6b", f"{address}/{repo}/tree/main", f"hf.co/{repo}"):
-            done = pulled(name, Places([tmp_path]), Silent())
+            done = pull(name, Places([tmp_path]), Silent())
             assert done.model.path == tmp_path / repo
             assert done.model.names == (repo, "Qwen3-0.6B-4bit")
     assert find_here("qwen3-0.6b", Places([tmp_path])) == done.model
@@ -363,18 +363,18 @@ def test_a_model_here_goes_before_a_short_name(tmp_path: Path, hub_at: HubAt) ->
     hub_at(NOWHERE)
     path = make(tmp_path / "qwen3-4b")
     (path / "tokenizer.json").write_text('{"model": {}}')
-    assert pulled("qwen3-4b", Places([tmp_path]), Silent()).model.path == path
+    assert pull("qwen3-4b", Places([tmp_path]), Silent()).model.path == path
 
 
 def test_a_revision_is_a_directory_of_its_own(tmp_path: Path, hub_at: HubAt) -> None:
     places, revisions = Places([tmp_path], True), frozenset({"v1"})
     with fake_hub.serve(REPO, FILES, LARGE, revisions=revisions) as (address, _):
         hub_at(address)
-        done = pulled(f"hf.co/{REPO}/tree/v1", places, Silent())
+        done = pull(f"hf.co/{REPO}/tree/v1", places, Silent())
         assert done.model.path == tmp_path / f"{REPO}@v1"
         assert done.model.names == (f"{REPO}@v1", "tiny-4bit@v1")
         assert (done.model.path / "model.safetensors").read_bytes() == WEIGHTS
-        assert pulled("tiny-4bit@v1", places, Silent()).fetched_bytes == 0
+        assert pull("tiny-4bit@v1", places, Silent()).fetched_bytes == 0
         assert find_installed(REPO, places) is None
         with pytest.raises(ModelUnavailable, match="no such revision"):
-            pulled(f"{REPO}@v2", places, Silent())
+            pull(f"{REPO}@v2", places, Silent())

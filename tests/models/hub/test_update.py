@@ -12,7 +12,7 @@ from omlx_server.core.adapters import CONFIG, WEIGHTS
 from omlx_server.models.hub.download import DOWNLOADS, PARTS, download, is_half_updated
 from omlx_server.models.locate import find_installed
 from omlx_server.models.progress import Silent
-from omlx_server.models.pull import pulled
+from omlx_server.models.pull import pull
 from tests.models import fake_hub
 from tests.models.directories import Places
 from tests.models.fake_hub import Faults, HubAt
@@ -124,7 +124,7 @@ def test_what_a_kill_has_left_is_finished_without_a_network(models: Path, hub_at
     (model / "config.json").unlink()
     assert is_half_updated(REPO, models)
     hub_at(NOWHERE)
-    done = pulled(REPO, Places([models.parent / "others", models], True), Silent())
+    done = pull(REPO, Places([models.parent / "others", models], True), Silent())
     assert (done.model.path, done.is_checked) == (model, False)
     assert content_of(model) == OLD | OWN | {"config.json": CONFIGS[1]}
     assert not is_half_updated(REPO, models)
