@@ -1,4 +1,4 @@
-"""Makes one response, whole or as a stream, and stores it at its end. asyncio thread.
+"""Makes one response, whole or streamed, and stores it at its end. asyncio thread.
 
 Cancelling a method, or closing the iterator of `events`, closes the generation.
 """
@@ -27,7 +27,7 @@ from omlx_server.errors import OmlxError
 
 
 class ResponseAnswer:
-    """Makes one response: call `start`, then `whole` or `events` with its result."""
+    """Makes one response: call `start`, then `whole` or `events`."""
 
     def __init__(self, body: ResponsesRequest, model: ServedModel, request: Request) -> None:
         self._body = body
@@ -57,7 +57,6 @@ class ResponseAnswer:
             return await ChatTurn(chat, self._model, self._request, self._id).start()
 
     async def whole(self, choices: Choices) -> Response:
-        """Return the whole response, stored if the request and the settings allow it."""
         async with choices.generation:
             async for delta in choices.deltas():
                 self.progress.take(delta)
@@ -66,8 +65,8 @@ class ResponseAnswer:
         return self.progress.response
 
     async def events(self, choices: Choices) -> AsyncGenerator[bytes, None]:
-        """Yield the response as events. It is stored before the last event, after which a client
-        may go on from it."""
+        """Yield the events. The response is stored before the last one, after which a client may go
+        on."""
         async with choices.generation:
             yield sse.named(*self.progress.begin())
             try:

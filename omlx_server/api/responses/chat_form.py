@@ -19,7 +19,7 @@ from omlx_server.errors import BadRequest, OmlxError
 _SAMPLING = frozenset(SamplingFields.model_fields) - {"n", "stream_options"}
 # The overflow policy for each `truncation`: with "auto", OpenAI drops items from the beginning.
 _OVERFLOW = {"auto": "rolling", "disabled": "error"}
-# Fields of a chat request, and what they are called in a request for a response.
+# Fields of a chat request, and their names in a request for a response.
 _PARAMS = {
     "messages": "input",
     "response_format": "text.format",
@@ -27,8 +27,8 @@ _PARAMS = {
     "reasoning_effort": "reasoning.effort",
 }
 
-# A summary may have as many tokens as the conversation that it stands for, within these bounds, and
-# at most a quarter of the context.
+# A summary has at most the conversation's tokens, within these bounds, and a quarter of the
+# context.
 _MOST_SUMMARY = 2048  # tokens
 _LEAST_SUMMARY = 128  # tokens
 _CHARACTERS = 4  # in a token, about
@@ -42,8 +42,8 @@ _SUM_UP = (
 def prompt_request(
     body: schema.PromptFields, model: str, items: Sequence[InputItem]
 ) -> ChatRequest:
-    """Return a chat request with the fields that make the prompt, to count its tokens. `items`: the
-    whole conversation. Raises BadRequest where no such chat is possible."""
+    """Return a chat request with the fields that make the prompt. `items`: the whole conversation.
+    Raises BadRequest where no such chat is possible."""
     names = ToolNames(body.tools or ())
     return _validated({"model": model, **_prompt_fields(body, items, names)})
 
@@ -51,8 +51,8 @@ def prompt_request(
 def compaction_request(
     body: schema.CompactRequest, items: Sequence[InputItem], model: ServedModel
 ) -> ChatRequest:
-    """Return the chat request that asks for a summary of a conversation. Its prompt begins as the
-    conversation's, tools included, for the prefix cache. Raises as `prompt_request`."""
+    """Return the chat request for a summary. Its prompt begins as the conversation's, tools
+    included, for the prefix cache. Raises as `prompt_request`."""
     fields = _prompt_fields(body, items, ToolNames(body.tools or ()))
     messages = [*fields["messages"]]
     last = messages[-1]
@@ -83,7 +83,7 @@ def compaction_request(
 def chat_request(
     body: schema.ResponsesRequest, items: Sequence[InputItem], names: ToolNames
 ) -> ChatRequest:
-    """Return the chat request for the whole conversation `items`. Raises as `prompt_request`."""
+    """Raises as `prompt_request`."""
     fields: dict[str, Any] = {
         **body.model_dump(include=set(_SAMPLING)),
         **_prompt_fields(body, items, names),
@@ -110,7 +110,6 @@ def _as_param(name: str | None) -> str | None:
 
 
 def _validated(fields: dict[str, Any]) -> ChatRequest:
-    """Validate the whole: only bounds such as the number of messages can fail."""
     try:
         return ChatRequest.model_validate(fields)
     except ValidationError as error:
@@ -120,7 +119,6 @@ def _validated(fields: dict[str, Any]) -> ChatRequest:
 
 
 def _characters(message: Mapping[str, Any]) -> int:
-    """Return the number of characters in a message's texts."""
     content = message["content"]
     if isinstance(content, str):
         return len(content)
@@ -133,7 +131,7 @@ def _prompt_fields(
     messages = chat_messages(body.instructions, items, names)
     if not messages:
         raise BadRequest("input holds nothing that this model can read", param="input")
-    if body.instructions == "":  # they are some all the same: no default stands for them
+    if body.instructions == "":  # empty ones still replace a default
         messages = [{"role": "system", "content": ""}, *messages]
     fields: dict[str, Any] = {
         "messages": messages,
@@ -147,7 +145,7 @@ def _prompt_fields(
 
 
 def _tool_fields(body: schema.PromptFields, names: ToolNames) -> dict[str, Any]:
-    """Return the fields for tools. A choice without any tool is passed on; the chat refuses it."""
+    """A choice without any tool is passed on; the chat refuses it."""
     choice = _tool_choice(body.tool_choice, names)
     if not names.tools:
         return {} if choice in ("auto", "none") else {"tool_choice": choice}
@@ -183,7 +181,6 @@ def _tool_choice(
 
 
 def _allowed(choice: schema.ResponsesToolChoice, names: ToolNames) -> str | dict[str, Any]:
-    """Return the tool choice for `allowed_tools`; tools that the model does not see are ignored."""
     tools = [_named(name) for tool in choice.tools or () for name in names.chosen(tool)]
     mode = choice.mode or "auto"
     if not tools:

@@ -73,13 +73,8 @@ class ReasoningTextDone(InPart, _Numbered):
     text: str
 
 
-CallDeltaType = Literal[
-    "response.function_call_arguments.delta", "response.custom_tool_call_input.delta"
-]
-
-
 class CallDelta(InItem, _Numbered):
-    type: CallDeltaType
+    type: Literal["response.function_call_arguments.delta", "response.custom_tool_call_input.delta"]
     delta: str
 
 

@@ -5,12 +5,14 @@ Each item has output_item.added, the events of its content, and output_item.done
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, cast
 
 from omlx_server.api.chat.choices import LoggedToken
 from omlx_server.api.chat.custom_tools import InputReader
 from omlx_server.api.openai import shapes
 from omlx_server.api.openai.answers import TokenLogprob
-from omlx_server.api.responses import answers, event_types
+from omlx_server.api.responses import answers
+from omlx_server.api.responses.event_types import AnyResponseEvent as Event
 from omlx_server.api.responses.items.items import call_shape, reasoning_shape
 from omlx_server.api.responses.items.seals import seal_reasoning
 
@@ -28,70 +30,52 @@ class _Open:
     def _text(self) -> str:
         return "".join(self._pieces)
 
-    @property
-    def _place(self) -> event_types.InPart:
-        """The fields that name the item's only content part."""
-        return {"item_id": self.id, "output_index": self.index, "content_index": 0}
-
-    def _added(self, item: answers.OutputItem) -> event_types.ItemEvent:
+    def _item_event(
+        self,
+        kind: Literal["response.output_item.added", "response.output_item.done"],
+        item: answers.OutputItem,
+    ) -> Event:
         return {
-            "type": "response.output_item.added",
+            "type": kind,
             "output_index": self.index,
             "item": item,
             "sequence_number": next(self.numbers),
         }
 
-    def _part_added(
-        self, part: answers.OutputText | answers.ReasoningText
-    ) -> event_types.PartEvent:
-        return {
-            "type": "response.content_part.added",
-            **self._place,
-            "part": part,
-            "sequence_number": next(self.numbers),
-        }
+    def _event(self, kind: str, **fields: object) -> Event:
+        place = {"type": kind, "item_id": self.id, "output_index": self.index}
+        return cast(Event, {**place, **fields, "sequence_number": next(self.numbers)})
 
-    def _part_done(self, part: answers.OutputText | answers.ReasoningText) -> event_types.PartEvent:
-        event = self._part_added(part)
-        event["type"] = "response.content_part.done"
-        return event
-
-    def _done(self, item: answers.OutputItem) -> event_types.ItemEvent:
-        event = self._added(item)
-        event["type"] = "response.output_item.done"
-        return event
+    def _content_event(self, kind: str, **fields: object) -> Event:
+        return self._event(kind, content_index=0, **fields)
 
 
 @dataclass(slots=True, eq=False)
 class OpenMessage(_Open):
     _logged: list[TokenLogprob] = field(default_factory=list)
 
-    def opening(self) -> list[event_types.AnyResponseEvent]:
+    def opening(self) -> list[Event]:
         item: answers.MessageOfResponse = {**self.shape("in_progress"), "content": []}
-        return [self._added(item), self._part_added(self._part())]
+        return [
+            self._item_event("response.output_item.added", item),
+            self._content_event("response.content_part.added", part=self._part()),
+        ]
 
-    def more(self, text: str, tokens: Sequence[LoggedToken]) -> list[event_types.AnyResponseEvent]:
+    def more(self, text: str, tokens: Sequence[LoggedToken]) -> list[Event]:
         logged = shapes.logprobs(tokens)
         self._pieces.append(text)
         self._logged += logged
-        event: event_types.OutputTextDelta = {
-            "type": "response.output_text.delta",
-            **self._place,
-            "delta": text,
-            "logprobs": logged,
-            "sequence_number": next(self.numbers),
-        }
-        return [event]
+        return [self._content_event("response.output_text.delta", delta=text, logprobs=logged)]
 
-    def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
-        done: event_types.OutputTextDone = {
-            "type": "response.output_text.done",
-            **self._place,
-            "text": self._text,
-            "logprobs": list(self._logged),
-            "sequence_number": next(self.numbers),
-        }
-        return [done, self._part_done(self._part()), self._done(self.shape(status))]
+    def closing(self, status: answers.ItemStatus) -> list[Event]:
+        part = self._part()
+        return [
+            self._content_event(
+                "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
+            ),
+            self._content_event("response.content_part.done", part=part),
+            self._item_event("response.output_item.done", self.shape(status)),
+        ]
 
     def shape(self, status: answers.ItemStatus) -> answers.MessageOfResponse:
         return {
@@ -113,28 +97,23 @@ class OpenReasoning(_Open):
 
     sealed: bool
 
-    def opening(self) -> list[event_types.AnyResponseEvent]:
+    def opening(self) -> list[Event]:
         item: answers.ReasoningOfResponse = {**self.shape("in_progress"), "content": []}
-        return [self._added(item), self._part_added(self._part())]
+        return [
+            self._item_event("response.output_item.added", item),
+            self._content_event("response.content_part.added", part=self._part()),
+        ]
 
-    def more(self, text: str) -> list[event_types.AnyResponseEvent]:
+    def more(self, text: str) -> list[Event]:
         self._pieces.append(text)
-        event: event_types.ReasoningTextDelta = {
-            "type": "response.reasoning_text.delta",
-            **self._place,
-            "delta": text,
-            "sequence_number": next(self.numbers),
-        }
-        return [event]
+        return [self._content_event("response.reasoning_text.delta", delta=text)]
 
-    def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
-        done: event_types.ReasoningTextDone = {
-            "type": "response.reasoning_text.done",
-            **self._place,
-            "text": self._text,
-            "sequence_number": next(self.numbers),
-        }
-        return [done, self._part_done(self._part()), self._done(self.shape(status))]
+    def closing(self, status: answers.ItemStatus) -> list[Event]:
+        return [
+            self._content_event("response.reasoning_text.done", text=self._text),
+            self._content_event("response.content_part.done", part=self._part()),
+            self._item_event("response.output_item.done", self.shape(status)),
+        ]
 
     def shape(self, status: answers.ItemStatus) -> answers.ReasoningOfResponse:
         sealed = seal_reasoning(self._text) if self.sealed and status != "in_progress" else None
@@ -152,33 +131,23 @@ class OpenCall(_Open):
     tool: tuple[str, str | None]
     reader: InputReader | None = None
 
-    def opening(self) -> list[event_types.AnyResponseEvent]:
-        return [self._added(self.shape("in_progress"))]
+    def opening(self) -> list[Event]:
+        return [self._item_event("response.output_item.added", self.shape("in_progress"))]
 
-    def more(self, fragment: str) -> list[event_types.AnyResponseEvent]:
-        if self.reader is None:
-            return [self._delta("response.function_call_arguments.delta", fragment)]
-        return self._input(self.reader.feed(fragment))
+    def more(self, fragment: str) -> list[Event]:
+        if self.reader is not None:
+            return self._more_input(self.reader.feed(fragment))
+        self._pieces.append(fragment)
+        return [self._event("response.function_call_arguments.delta", delta=fragment)]
 
-    def closing(self, status: answers.ItemStatus) -> list[event_types.AnyResponseEvent]:
+    def closing(self, status: answers.ItemStatus) -> list[Event]:
         if self.reader is None:
-            arguments: event_types.ArgumentsDone = {
-                "type": "response.function_call_arguments.done",
-                "item_id": self.id,
-                "output_index": self.index,
-                "arguments": self._text,
-                "sequence_number": next(self.numbers),
-            }
-            return [arguments, self._done(self.shape(status))]
-        last = self._input(self.reader.finish())
-        done: event_types.InputDone = {
-            "type": "response.custom_tool_call_input.done",
-            "item_id": self.id,
-            "output_index": self.index,
-            "input": self._text,
-            "sequence_number": next(self.numbers),
-        }
-        return [*last, done, self._done(self.shape(status))]
+            kind = "response.function_call_arguments.done"
+            events = [self._event(kind, arguments=self._text)]
+        else:
+            events = self._more_input(self.reader.finish())
+            events.append(self._event("response.custom_tool_call_input.done", input=self._text))
+        return [*events, self._item_event("response.output_item.done", self.shape(status))]
 
     def shape(
         self, status: answers.ItemStatus
@@ -186,18 +155,11 @@ class OpenCall(_Open):
         is_custom = self.reader is not None
         return call_shape(self.id, self.call_id, self.tool, self._text, status, is_custom=is_custom)
 
-    def _input(self, text: str) -> list[event_types.AnyResponseEvent]:
-        return [self._delta("response.custom_tool_call_input.delta", text)] if text else []
-
-    def _delta(self, kind: event_types.CallDeltaType, text: str) -> event_types.CallDelta:
+    def _more_input(self, text: str) -> list[Event]:
+        if not text:
+            return []
         self._pieces.append(text)
-        return {
-            "type": kind,
-            "item_id": self.id,
-            "output_index": self.index,
-            "delta": text,
-            "sequence_number": next(self.numbers),
-        }
+        return [self._event("response.custom_tool_call_input.delta", delta=text)]
 
 
 OpenItem = OpenMessage | OpenReasoning | OpenCall

@@ -136,7 +136,6 @@ async def list_input_items(request: Request, id: str) -> Response:
 
 
 async def _read(request: Request, kind: type[Body]) -> tuple[Body, ServedModel]:
-    """Read and check the body, and find the model that it names."""
     context = context_of(request)
     body = await json_body.read(request, kind, context.max_body_bytes)
     body.check()

@@ -24,7 +24,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 MetadataKey = Annotated[str, StringConstraints(max_length=64)]
 MetadataValue = Annotated[str, StringConstraints(max_length=512)]
 
-# Fields that change an answer, with what to say about each.
+# Unsupported fields that would change an answer, with their error texts.
 UNSUPPORTED = {
     "background": "this server answers at once; background is not supported",
     "conversation": "conversations are not kept here; previous_response_id continues a response",
@@ -35,8 +35,7 @@ SEALED_REASONING = "reasoning.encrypted_content"
 
 
 class ContentPart(StrictModel):
-    """A text (input_text, output_text, summary_text, reasoning_text), a refusal, or an image
-    (input_image), whose `image_url` is a data URL."""
+    """A text, a refusal, or an image (input_image), whose `image_url` is a data URL."""
 
     type: str
     text: Text | None = None
@@ -106,6 +105,7 @@ class OtherItem(StrictModel):
     type: str
 
 
+# Tags are never names of fields, which would appear in the paths of errors.
 _ITEM_TAGS = {
     "message": "a message",
     "function_call": "a call",
@@ -121,10 +121,10 @@ _ITEM_TAGS = {
 def _item_tag(item: Any) -> str:
     """Return the tag of an item. Without a type it is a reference if it has an id and no role, else
     a message."""
-    if not isinstance(item, Mapping) or item.get("type") is None:
+    kind = item.get("type") if isinstance(item, Mapping) else None
+    if kind is None:
         is_reference = isinstance(item, Mapping) and "id" in item and "role" not in item
         return "a reference" if is_reference else "a message"
-    kind = item["type"]
     return _ITEM_TAGS.get(kind, "another") if isinstance(kind, str) else "another"
 
 
@@ -260,7 +260,7 @@ class PromptFields(StrictModel):
     text: TextConfig | None = None
     truncation: Literal["auto", "disabled"] | None = None
     chat_template_kwargs: JsonObject | None = None
-    # Refused when they ask for something; see UNSUPPORTED.
+    # Refused if they have a value; see UNSUPPORTED.
     conversation: Any = None
     prompt: Any = None
 
@@ -270,7 +270,6 @@ class PromptFields(StrictModel):
 
     @property
     def unknown_types(self) -> set[str]:
-        """The types of tools and items that are left out."""
         spaces = [tool.tools for tool in self.tools or () if isinstance(tool, NamespaceTool)]
         items = self.input if isinstance(self.input, list) else []
         given = [*(self.tools or ()), *chain(*spaces), *items]

@@ -113,7 +113,7 @@ def _reasoning(body: ResponsesRequest, defaults: RequestDefaults) -> answers.Rea
 def _text(text: TextConfig) -> answers.TextSettings:
     wanted = text.format or ResponsesTextFormat(type="text")
     fields = wanted.model_dump(by_alias=True, exclude_none=True)
-    if wanted.type == "json_schema":  # Open Responses wants these to be there
+    if wanted.type == "json_schema":  # Open Responses requires these fields
         fields = {"description": None, "strict": False, **fields}
     return {
         "format": cast(answers.UsedTextFormat, fields),

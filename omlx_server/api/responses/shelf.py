@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Stored(TypedDict):
-    """A stored response. `input` is the conversation before its output, without instructions."""
+    """`input` is the conversation before the output, without instructions."""
 
     response: Response
     input: list[InputItem]
@@ -43,8 +43,8 @@ _ADDED = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 class Shelf:
     """The stored responses of the client with the API key `key`; async methods use worker threads.
 
-    `on_damage` gets the reason when a stored response is unusable; any thread. Responses count in
-    the share of `owner`.
+    `on_damage` gets the reason when a response is unusable; any thread. Responses count as those of
+    `owner`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Shelf:
         await asyncio.to_thread(self._put, stored)
 
     async def get(self, id: str) -> Stored | None:
-        """Return a stored response; None where there is none, or it is damaged."""
+        """Return a stored response; None if missing or damaged."""
         if not is_response_id(id):
             return None
         return await asyncio.to_thread(self._get, id)
@@ -127,7 +127,7 @@ def _conversation_of(stored: Stored) -> list[InputItem]:
 
 
 def _bring_up_to_date(shape: Any) -> None:
-    """Change the record of an earlier version of this server to today's form."""
+    """Update the record of an earlier version of this server."""
     response = shape.get("response") if isinstance(shape, dict) else None
     if not isinstance(response, dict):
         return
@@ -139,7 +139,6 @@ def _bring_up_to_date(shape: Any) -> None:
 
 
 def _of_bytes(data: bytes, id: str) -> Stored:
-    """Return the stored response in `data`. Raises Damaged."""
     try:
         shape = orjson.loads(data)
     except orjson.JSONDecodeError:

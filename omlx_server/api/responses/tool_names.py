@@ -15,8 +15,8 @@ _BETWEEN = "__"
 
 @dataclass(frozen=True, slots=True)
 class PromptTool:
-    """A tool that the model sees as `shown`. `about` describes its namespace, for the first tool of
-    one."""
+    """A tool that the model sees as `shown`. `about` describes its namespace, for the first
+    tool."""
 
     shown: str
     tool: schema.ResponsesFunctionTool | schema.ResponsesCustomTool
@@ -29,7 +29,7 @@ class PromptTool:
 
 
 class ToolNames:
-    """The functions and custom tools of one request, those of namespaces included."""
+    """The tools of one request, those of namespaces included."""
 
     def __init__(self, tools: Iterable[schema.Tool] = ()) -> None:
         self._shown: dict[tuple[str | None, str], str] = {}
@@ -71,7 +71,6 @@ class ToolNames:
             about = None
 
     def _new(self, name: str, namespace: str) -> str:
-        """Return an unused name for a tool of a namespace."""
         key = (namespace, name)
         if key not in self._shown:
             joined = shown = _joined(name, namespace)

@@ -23,8 +23,6 @@ def response_of(item_id: str) -> str | None:
 
 
 class ItemIds:
-    """Counts the ids of one response's items, of input and output."""
-
     def __init__(self, response_id: str) -> None:
         self._stem = response_id.removeprefix("resp_")
         self._count = 0

@@ -1,7 +1,6 @@
 """Turns a request's items into their stored form, which the output has too. Pure.
 
-Stored items are JSON objects with an id and, but for compactions, a status; their contents are
-lists of parts.
+Stored items have an id and, but for compactions, a status; contents are lists of parts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -105,7 +104,7 @@ def call_shape(
     *,
     is_custom: bool = False,
 ) -> answers.FunctionCallOfResponse | answers.CustomCallOfResponse:
-    """Return a call. `tool` is its name and namespace; `text` its arguments or its input."""
+    """`tool` is its name and namespace; `text` its arguments or its input."""
     fields = {"id": id, "call_id": call_id, "name": tool[0], "status": status}
     if tool[1] is not None:
         fields["namespace"] = tool[1]
@@ -119,7 +118,6 @@ def call_shape(
 def reasoning_shape(
     id: str, summary: list[str], content: list[str], sealed: str | None, status: answers.ItemStatus
 ) -> answers.ReasoningOfResponse:
-    """Return a reasoning item; without `encrypted_content` if `sealed` is None."""
     shape: answers.ReasoningOfResponse = {
         "id": id,
         "type": "reasoning",
@@ -151,8 +149,7 @@ def _input_text(text: str) -> answers.InputText:
 
 
 def part_texts(content: schema.Content, path: str) -> list[str]:
-    """Return the texts of a content's parts. Raises BadRequest for a part without text; `path`
-    names the content."""
+    """Raises BadRequest for a part without text; `path` names the content."""
     if isinstance(content, str):
         return [content]
     return [_part_text(part, f"{path}.{i}") for i, part in enumerate(content)]

@@ -20,7 +20,6 @@ Content = str | list[dict[str, Any]]
 def chat_messages(
     instructions: str | None, items: Iterable[answers.InputItem], names: ToolNames
 ) -> list[Message]:
-    """Return the messages, after a system message with the instructions if there are any."""
     thread = _Thread(names)
     if instructions:
         thread.say({"role": "system", "content": instructions})
@@ -31,7 +30,6 @@ def chat_messages(
 
 
 def image_chars(items: Iterable[answers.InputItem]) -> int:
-    """Return the number of characters in a conversation's image URLs."""
     contents: list[Any] = []
     for item in items:
         if item["type"] == "message":
@@ -178,6 +176,5 @@ def _text(
 
 
 def _reasoning_text(item: answers.ReasoningOfResponse) -> str:
-    """Return the content of a reasoning item, else its sealed text, else its summary."""
     sealed = item.get("encrypted_content", "")
     return _text(item["content"]) or unseal_reasoning(sealed) or _text(item["summary"])

@@ -19,7 +19,7 @@ def seal_reasoning(text: str) -> str:
 
 
 def unseal_reasoning(sealed: str) -> str:
-    """Return the text in `sealed`; "" where it is damaged or from another server."""
+    """Return the text; "" if it is damaged or from another server."""
     if not sealed.startswith(_REASONING):
         return ""
     try:
@@ -29,8 +29,6 @@ def unseal_reasoning(sealed: str) -> str:
 
 
 class Seals:
-    """Seals and checks summaries with the API key of one client."""
-
     def __init__(self, key: bytes) -> None:
         self._key = key
 
@@ -53,13 +51,13 @@ class Seals:
 
 
 def text_of(sealed: str) -> str:
-    """Return the text of a summary that `Seals.check` has accepted; "" if it is not decodable."""
+    """Return the text of a checked summary."""
     whole = _decoded(sealed)
     return "" if whole is None else whole[_MAC:].decode(errors="replace")
 
 
 def _decoded(sealed: str) -> bytes | None:
-    """Return the MAC and the text; None where the form is not that of `Seals.seal`."""
+    """Return the MAC and the text; None if malformed."""
     try:
         whole = base64.b64decode(sealed.removeprefix(_PREFIX), altchars=b"-_", validate=True)
     except ValueError:
