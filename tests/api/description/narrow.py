@@ -48,8 +48,8 @@ _MODELS = {
 }
 _NEEDED = {
     "Message": ("content",),
-    "Part": ("text",),
-    "Block": ("text",),
+    "ChatContentPart": ("text",),
+    "ContentBlock": ("text",),
     "ContentPart": ("text",),
     "TokenizeRequest": ("prompt",),
     "ResponsesRequest": ("input",),
@@ -66,7 +66,7 @@ def narrowed(document: Json) -> Json:
     del schemas["TokenizeRequest"]["properties"]["messages"]
     for name, needed in _NEEDED.items():
         _need(schemas[name], needed)
-    for name in ("Part", "Block", "ContentPart"):
+    for name in ("ChatContentPart", "ContentBlock", "ContentPart"):
         schemas[name]["properties"]["type"] = {"enum": ["text"]}
     schemas["Message"]["properties"]["role"] = {"enum": ["system", "user"]}
     for name in ("ResponsesRequest", "InputTokensRequest", "CompactRequest"):
