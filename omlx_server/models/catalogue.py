@@ -115,7 +115,6 @@ NAMES = frozenset(name for model in (STARTER, MINILM) for name in (model.name, m
 
 
 def names_of(directory: str) -> tuple[str, ...]:
-    """Return a model's names by the name of its directory, the one to show first."""
     if directory == MINILM.full_name:
         return (MINILM.full_name, MINILM.name)
     rows = (row for row in CATALOGUE if directory.startswith(f"{row.full_name}-"))

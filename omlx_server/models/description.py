@@ -63,7 +63,6 @@ def described(directory: Path) -> ModelDescription | None:
 
 
 def encoder_length(directory: Path) -> int | None:
-    """Return the most tokens that an encoder takes, or None."""
     try:
         config = _read(directory / "config.json")
         trained = _read(directory / SENTENCE_CONFIG)

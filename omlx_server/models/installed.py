@@ -88,7 +88,6 @@ def _without_doubles(models: list[Installed]) -> list[Installed]:
 
 
 def _is_meant(model: Located) -> bool:
-    """Whether the directory has a config or weights of any layout."""
     try:
         return any(
             path.name == "config.json" or path.suffix in _WEIGHTS for path in model.path.iterdir()
@@ -103,7 +102,6 @@ def _source(model: Located) -> ModelOrigin:
 
 
 def _unfinished(root: Path) -> Iterator[Installed]:
-    """Yield the downloads that broke off."""
     for model in candidates([root / DOWNLOADS]):
         if "/" in model.names[0]:
             read = _read(model, ModelOrigin.DIRECTORY)

@@ -43,5 +43,4 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Open without waiting for the writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)

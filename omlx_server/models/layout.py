@@ -31,7 +31,6 @@ def missing_from(directory: Path) -> str:
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether no file is missing. Never raises."""
     try:
         return not missing_from(directory)
     except (ModelUnavailable, OSError):
@@ -70,7 +69,7 @@ def weight_bytes(directory: Path) -> int:
 
 
 def missing_shards(files: Iterable[str]) -> str:
-    """Return the first file that is missing by the names of the others, or ""."""
+    """Return the first missing file by the names of the others, or ""."""
     names = set(files)
     if not names:
         return "model*.safetensors"

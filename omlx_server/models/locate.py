@@ -93,7 +93,6 @@ def find_installed(name: str, places: Places) -> Located | None:
 
 
 def installed(places: Places) -> list[Located]:
-    """Return all complete models, those of the directories first."""
     models = [model for model in candidates(places.dirs) if layout.is_complete(model.path)]
     if places.use_hf_cache:
         cached = ((repo_id, hub.HUB.cached(repo_id)) for repo_id in hub.HUB.cached_ids())
@@ -124,7 +123,6 @@ def _from_path(path: Path) -> Located:
 
 
 def located(path: Path, repo_id: str) -> Located:
-    """Return a model with its full name and the part behind the slash."""
     return Located(path, (repo_id, repo_id.rpartition("/")[2]))
 
 
@@ -190,7 +188,6 @@ def away(places: Places) -> dict[Path, str]:
 
 
 def about_away(problems: Mapping[Path, str]) -> str:
-    """Return sentences on unreadable directories."""
     sentences = (f"{root} in models.dirs can't be read: {why}." for root, why in problems.items())
     return " ".join(sentences)
 
@@ -209,13 +206,12 @@ def _has_a_name(entry: os.DirEntry[str]) -> bool:
 
 
 def near_names(name: str, places: Places) -> list[str]:
-    """Return at most three names of models that are near `name`."""
     short = [row.name for row in (*CATALOGUE, *SHORT_NAMES)]
     return nearest(name, [*short, *(n for model in installed(places) for n in model.names)])
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:
-    """Return at most three of the `names` that are near `name`, the nearest first."""
+    """Return at most three of the `names` near `name`, the nearest first."""
     by_lower = {n.lower(): n for n in names}
     close = difflib.get_close_matches(name.lower(), by_lower, n=SUGGESTIONS, cutoff=0.5)
     return [by_lower[n] for n in close]

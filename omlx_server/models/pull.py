@@ -71,8 +71,6 @@ def pull_or_make(
 
 
 class _Wheel:
-    """A listener that passes updates on, and keeps the size of a downloaded wheel."""
-
     def __init__(self, progress: ProgressListener) -> None:
         self.nbytes = 0
         self._progress = progress
@@ -96,7 +94,6 @@ def encoder(name: str, places: Places, progress: ProgressListener) -> Located:
 
 
 def _here(name: str, places: Places) -> Located | None:
-    """Return the model of that name in the directories, whole or not."""
     models = [model for model in candidates(places.dirs) if name in model.names]
     return min(models, key=lambda model: model.names[0] != name, default=None)
 
@@ -127,7 +124,6 @@ def _from_hub(wanted: HubName, places: Places, progress: ProgressListener) -> Pu
 
 
 def _where(wanted: HubName, places: Places) -> Path | None:
-    """Return the directory that has the model already, else the one for new models."""
     for root in (root.expanduser() for root in places.dirs):
         has_config = (root / str(wanted) / "config.json").is_file()
         if has_config or is_half_updated(str(wanted), root):

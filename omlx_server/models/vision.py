@@ -41,7 +41,6 @@ def has_pillow() -> bool:
 
 
 def preprocessor_config(directory: Path) -> dict[str, Any]:
-    """Return the merged image preprocessor configs."""
     merged: dict[str, Any] = {}
     for name in PREPROCESSORS:
         merged = {**read_object(directory / name), **merged}

@@ -155,7 +155,6 @@ def write_config(path: Path, text: str, *, is_private: bool = False) -> None:
 
 
 def _as_written(dotted: str, text: str) -> object:
-    """Return a value's form in the file: a size keeps its unit."""
     default = FIELDS[dotted].default
     if isinstance(default, str):
         return int(text) if default == "auto" and re.fullmatch(r"\d{1,18}", text) else text

@@ -70,7 +70,6 @@ class Field:
             raise
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON schema of the key's values."""
         schema = msgspec.json.schema(self.annotation, schema_hook=_schema)
         for node in (schema, *schema.get("anyOf", ())):
             if "enum" in node:  # msgspec sorts them

@@ -45,7 +45,6 @@ class Loaded:
     fallbacks: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def again(self) -> "Loaded":
-        """Load anew with the same flags and config name."""
         return load(self.named, self.overrides, fallbacks=self.fallbacks)
 
 
@@ -80,7 +79,6 @@ def search_path() -> tuple[Path, ...]:
 
 
 def named_config(config: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return `config`, else $OMLX_CONFIG, else None."""
     return config or (Path(environ["OMLX_CONFIG"]) if environ.get("OMLX_CONFIG") else None)
 
 
@@ -253,7 +251,6 @@ def _hint(name: str) -> str:
 
 
 def nearest(name: str) -> str | None:
-    """Return the section or key that is nearest to `name`, or None."""
     names = (*SECTIONS, *KEYS)
     if slip := difflib.get_close_matches(name, KEYS, n=1, cutoff=_A_SLIP):
         return slip[0]

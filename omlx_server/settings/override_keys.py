@@ -55,7 +55,6 @@ class OverrideKey:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The tables from the root of the config file to the key, and the key."""
         # Names of a template's arguments may have dots; those of presets have none.
         keys = self.key.split(".", 2 if self.key.startswith(f"{_PRESETS}.") else 1)
         return ("models", "overrides", self.model, *filter(None, keys))
@@ -91,7 +90,6 @@ def check_tables(entry: LayerValue) -> None:
 
 
 def keys_in(tables: object) -> Iterator[str]:
-    """Yield the dotted keys that are set: each model's table, then those in it."""
     for model, table in tables.items() if isinstance(tables, Mapping) else ():
         yield f"{TABLE}.{model}"
         yield from (f"{TABLE}.{model}.{key}" for key, _ in _leaves(table))

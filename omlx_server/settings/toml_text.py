@@ -56,7 +56,6 @@ def left_empty_by(values: Mapping[str, Any], path: Sequence[str]) -> list[Sequen
 
 
 def table_at(values: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """Return the table at `path`, or an empty one."""
     table: Any = values
     for name in path:
         table = table.get(name) if isinstance(table, Mapping) else None
@@ -85,7 +84,6 @@ def _set(table: Any, name: str, value: object) -> None:
 
 
 def _without_empty(values: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """Remove the empty tables above the key at `path`."""
     for length in range(len(path) - 1, 0, -1):
         *above, name = path[:length]
         table = table_at(values, above)

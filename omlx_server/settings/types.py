@@ -171,11 +171,10 @@ class Live(str):
 
 
 class Wording(str):
-    """A mark: describes the values."""
+    pass
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is reached from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -123,7 +123,6 @@ def _shown(value: object) -> str:
 
 
 def choices_of(field: Field) -> list[str]:
-    """Return the values of a field, or of a list's items, if they can be listed."""
     if field.is_table:
         return []
     schema = field.schema()
@@ -167,5 +166,5 @@ def is_size(dotted: str) -> bool:
 
 
 def live(dotted: str) -> str:
-    """Return how far a change applies while the server runs; empty if it needs a restart."""
+    """Return how far a change applies at once; empty if it needs a restart."""
     return FIELDS[dotted].mark(Live) or ""

@@ -101,7 +101,6 @@ class ColdTier:
             self.collect()
 
     def describe(self, namespace: str, model: str, path: Path, block_size: int) -> None:
-        """Note which model a namespace is of, before its first block."""
         if not self._listed:
             return
         description = NamespaceDescription(
@@ -143,8 +142,7 @@ class ColdTier:
         self._worker.submit(WriteJob(record, block, replace=key in self._useless))
 
     def read(self, record: Record, patience: float) -> None:
-        """Ask for a block. `poll` yields it, or after at most `patience` seconds the reason why
-        not."""
+        """Ask for a block. `poll` yields it, or within `patience` seconds the reason why not."""
         pending = self._pending.get(record.key)
         if pending is not None:
             self.reads.arrive(Recalled(record, pending))
@@ -173,7 +171,6 @@ class ColdTier:
 
     @property
     def pending(self) -> Mapping[BlockKey, PackedArrays]:
-        """The blocks that are not written yet."""
         return self._pending
 
     @property
@@ -208,7 +205,7 @@ class ColdTier:
             self._unwanted.add(salt)
 
     def clear_chains(self, keys: Sequence[BlockKey]) -> None:
-        """Delete every block that descends from one of these keys."""
+        """Delete every descendant of these keys."""
         self._forget(self.index.below(keys), deletes=True)
 
     def _clear(self, id: str) -> None:
@@ -233,7 +230,6 @@ class ColdTier:
             self._worker.submit(ChangeJob("touch", partial(self._worker.touch, names)))
 
     def save_pins(self) -> None:
-        """Queue a write of all pins, unless this process may only read."""
         if self._writable:
             self._worker.submit(SavePinsJob(tuple(self.index.pins.all())))
 

@@ -48,7 +48,6 @@ class NamespaceUse:
 
     @property
     def model(self) -> str:
-        """The model's name for people, or empty."""
         if self.description is None:
             return ""
         return _hub_name(self.path) or self.description.model
@@ -83,7 +82,6 @@ def parse_description(data: bytes, id: str) -> NamespaceDescription | None:
 
 
 def _hub_name(path: str) -> str:
-    """Return the repository of a snapshot in Hugging Face's cache."""
     parts = Path(path).parts
     if parts[-2:-1] != ("snapshots",) or not parts[-3].startswith(_HUB_PREFIX):
         return ""

@@ -86,7 +86,6 @@ class ColdDirectory:
         return sorted(self._files.scan(), key=lambda block: block.mtime)
 
     def has_secret(self) -> bool:
-        """Whether the secret is whole; without it no block can be read."""
         return read_secret(self.root) is not None
 
     def check(self, blocks: list[StoredFile]) -> Iterator[CheckedBlock]:
@@ -96,7 +95,7 @@ class ColdDirectory:
             yield CheckedBlock(block, self._reason(block.name, secret))
 
     def heads(self, blocks: list[StoredFile]) -> Iterator[Record | None]:
-        """Yield the record in each block's header, or None."""
+        """Yield the record in each header, or None."""
         for block in blocks:
             try:
                 yield self._files.record(block.name)
@@ -113,7 +112,7 @@ class ColdDirectory:
             return None
 
     def pins(self) -> Pins:
-        """Return the pins. Raises MediumError if their file can't be read."""
+        """Raises MediumError if the file can't be read."""
         pins, data = Pins(), self._files.read_small(PINS)
         for pin in pins_of_bytes(data) if data else ():
             pins.add(pin)

@@ -132,26 +132,24 @@ class Files:
         return record if record is not None and record.key == name.block_key else None
 
     def touch(self, name: Name, now: float) -> None:
-        """Set a block's last use, in seconds since 1970. A missing block is ignored."""
+        """Set a block's last use, in seconds since 1970."""
         path = self._path(name)
         if self.writable:
             with raising(WRITING):
                 self._disk.touch(path, now)
 
     def free_bytes(self) -> int:
-        """Return the free bytes of the file system."""
         with raising(READING):
             return self._disk.free_bytes(self._root)
 
     def remove_leftovers(self) -> None:
-        """Remove temporary files of processes that have ended."""
         if self.writable:
             with raising(WRITING):
                 for directory in list(self._all_directories()):
                     self._disk.remove_leftovers(directory)
 
     def describe(self, id: str) -> NamespaceDescription | None:
-        """Return the description of a namespace, or None if it is missing or damaged."""
+        """Return a namespace's description; None if it is missing or damaged."""
         if not _NAMESPACE.fullmatch(id):
             return None
         try:
@@ -176,8 +174,6 @@ class Files:
             self._disk.write(self._root / name, [content])
 
     def remember_secret(self, content: bytes) -> None:
-        """Keep the secret, to write it again if its file is removed: without it no block can be
-        read."""
         self._disk.kept[self._root / SECRET] = content
 
     def write_description(self, description: NamespaceDescription) -> None:
@@ -192,7 +188,6 @@ class Files:
             self.read_small(f"{id}/{_DESCRIPTION}")  # keeps it, to write it again
 
     def uses(self) -> list[NamespaceUse]:
-        """Return what each namespace takes, sorted by id."""
         uses = []
         for id in sorted(self._namespaces()):
             blocks = list(self.scan(id))

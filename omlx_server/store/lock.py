@@ -13,7 +13,7 @@ from omlx_server.store.mediums.operations import (
 
 
 class Lock:
-    """A lock on the file `lock` in a directory; the system releases it when the process ends."""
+    """A lock on the file `lock`, which the system releases when the process ends."""
 
     def __init__(self, root: Path, operations: FileOperations | None = None) -> None:
         self._root = root.absolute()

@@ -112,7 +112,6 @@ class ReadQueue:
 
     @property
     def under_way(self) -> bool:
-        """Whether a block is being read."""
         return bool(self._under_way)
 
     @property

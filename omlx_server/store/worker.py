@@ -59,8 +59,6 @@ class ChangeJob:
 
 @dataclass(frozen=True, slots=True)
 class ContainsJob:
-    """Ask a remote store which of these blocks it has."""
-
     id: int
     records: tuple[Record, ...]
 
@@ -80,8 +78,6 @@ class TakeOverJob:
 
 @dataclass(frozen=True, slots=True)
 class HeadersJob:
-    """Read the headers of scanned blocks."""
-
     names: tuple[Name, ...]
 
 
@@ -202,7 +198,7 @@ class Worker(threading.Thread):
             self._home.touch(name, now + number * _TOUCH_SECONDS)
 
     def clear(self, namespace: str) -> None:
-        """Delete all blocks of a namespace (its id) but not its description."""
+        """Delete all blocks of a namespace (its id), not its description."""
         description = self._home.describe(namespace)
         self._home.clear(namespace)
         if description is not None:  # more blocks of it will come

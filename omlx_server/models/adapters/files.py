@@ -60,7 +60,6 @@ def _whole_header(file: BinaryIO) -> SafetensorsHeader:
 
 
 def stamp_of(directory: Path) -> tuple[tuple[int, int, int], ...]:
-    """Return a value that changes when the adapter's files do."""
     return tuple(_stamp(directory / name) for name in (CONFIG, WEIGHTS))
 
 
@@ -94,7 +93,7 @@ def _parameters(config: Any) -> tuple[int, float]:
 
 
 def _number(value: object) -> float:
-    """Return a JSON number; infinity for anything else."""
+    """Return a number; infinity for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return inf
     try:

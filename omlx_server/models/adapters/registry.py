@@ -96,7 +96,6 @@ class AdapterRegistry:
         return self._adapter(places.directory_of(wanted_name), wanted_name)
 
     def all_read(self) -> list[Adapter]:
-        """Return all adapters that were read, also those that have gone."""
         return list(self._read)
 
     def _adapter(self, directory: Path, name: str) -> Adapter:

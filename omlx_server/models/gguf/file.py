@@ -133,7 +133,6 @@ class _Cursor:
 
 
 def _header(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
-    """Read name, shape, type and offset of a tensor."""
     name, dimensions = cursor.text(), cursor.number("<I")
     shape = tuple(cursor.number("<Q") for _ in range(dimensions))[::-1]
     return name, shape, cursor.number("<I"), cursor.number("<Q")

@@ -49,7 +49,6 @@ def convert(gguf: Path, out: Path, progress: ProgressListener) -> None:
 
 
 def _model_config(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return config.json as mlx-lm's llama wants it."""
     hidden = fields["llama.embedding_length"]
     heads = fields["llama.attention.head_count"]
     return {
@@ -96,7 +95,6 @@ def _weights(
 
 
 def _tensor_name(name: str) -> str:
-    """Return Hugging Face's name of a tensor for llama.cpp's."""
     if name in OUTER_NAMES:
         return OUTER_NAMES[name]
     _, layer, inner = name.split(".", 2)

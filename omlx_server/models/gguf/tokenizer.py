@@ -26,7 +26,6 @@ _HF_ROLES = {
 
 
 def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
-    """Build the byte-level BPE from the fields of a GGUF file."""
     tokens = fields["tokenizer.ggml.tokens"]
     vocab = {token: i for i, token in enumerate(tokens)}
     # A space inside a token is written Ġ, so the one space separates the two parts.

@@ -43,8 +43,6 @@ _HASH_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """A model that is here. `fetched_bytes` of its large files came in this call."""
-
     path: Path
     fetched_bytes: int
 
@@ -90,7 +88,6 @@ class _Place:
         return self.parts / f"{file.sha256}.omlx.incomplete"
 
     def again(self, file: RemoteFile) -> Path:
-        """Return the place of a replacement until it is checked."""
         return self.parts / f"{file.sha256}.omlx.again.incomplete"
 
 
@@ -235,8 +232,6 @@ def _no_room(remote: Remote, place: _Place, need: int, free: int) -> NoPlaceForM
 
 
 class _Meter:
-    """Reports the stage "verify" of several files, a few times a second."""
-
     def __init__(self, progress: ProgressListener, total: int) -> None:
         self._progress, self._total = progress, total
         self._before = 0
@@ -312,7 +307,6 @@ def _damaged(remote: Remote, place: _Place, progress: ProgressListener) -> list[
 
 
 def _sha256_of(path: Path, report: Callable[[int], None] = lambda done: None) -> str:
-    """Return the sha256 in hex digits; `report` gets the bytes read."""
     digest, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_HASH_BYTES):

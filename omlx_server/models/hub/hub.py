@@ -54,7 +54,7 @@ _NO_NETWORK = (
 
 
 class NoNetwork(FetchFailed):
-    """The hub can't be reached, or the connection broke off."""
+    pass
 
 
 class HubSilent(NoNetwork):
@@ -114,7 +114,6 @@ class Hub:
         return Path(path)
 
     def cached_ids(self) -> list[str]:
-        """Return the ids (org/name) of all models in the cache, complete or not."""
         ids = (repo_id_of(path) for path in sorted(self.root.glob("models--*--*")))
         return [repo_id for repo_id in ids if repo_id]
 
@@ -172,7 +171,6 @@ class Hub:
         return Path(path)
 
     def make_newest(self, repo_id: str, commit: str) -> None:
-        """Make a commit the cache's newest of main."""
         ref = self.folder(repo_id) / "refs" / MAIN
         ref.parent.mkdir(parents=True, exist_ok=True)
         new = self.folder(repo_id) / f"{MAIN}.new"
@@ -183,7 +181,6 @@ class Hub:
         return str(hf_hub_url(remote.repo_id, path, revision=remote.commit, endpoint=self.endpoint))
 
     def delete(self, repo_id: str) -> None:
-        """Remove a model from the cache. Raises OSError."""
         if os.path.lexists(self.folder(repo_id)):
             shutil.rmtree(self.folder(repo_id))
 

@@ -32,8 +32,6 @@ class TransferStopped(Exception):
 
 @dataclass(slots=True, eq=False)
 class Range:
-    """A range of a file, of which the first `done` bytes are here."""
-
     index: int
     start: int
     length: int
@@ -176,7 +174,6 @@ def has_size(path: Path, nbytes: int) -> bool:
 
 
 def bytes_here(path: Path, nbytes: int) -> int:
-    """Return how many bytes of a part are here, without a lock."""
     note = _noted(path, nbytes)
     if note is not None:
         return sum(note[1])

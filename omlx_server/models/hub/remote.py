@@ -24,7 +24,6 @@ class RemoteFile:
     blob: str = ""
 
     def is_same(self, file: Path) -> bool:
-        """Whether a file on the disk has this content."""
         try:
             content = file.read_bytes() if file.stat().st_size == self.nbytes else None
         except OSError:

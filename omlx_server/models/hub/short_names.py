@@ -46,7 +46,6 @@ def find(name: str) -> ShortName | None:
 
 
 def matching(text: str) -> list[ShortName]:
-    """Return the rows whose names have all words of the text."""
     words = text.lower().replace(":", "-").split()
     return [
         row

@@ -156,8 +156,6 @@ class _Transfer:
             self._give_back(opened, part_range)
 
     def _take(self) -> tuple[_Opened, Range] | None:
-        """Return a range to fetch; None when all is done."""
-
         def waiting() -> _Opened | None:
             return next((opened for opened in self._opened if opened.waiting), None)
 
@@ -301,14 +299,12 @@ class _Transfer:
             self._came += max(nbytes, 0)
 
     def _wait(self, seconds: float) -> None:
-        """Wait, or raise TransferStopped."""
         with self._changed:
             if self._changed.wait_for(lambda: self._is_stopped, seconds):
                 raise TransferStopped
 
 
 def _check_range(response: Any, part_range: Range, nbytes: int) -> None:
-    """Raise OSError for another range or file size than expected."""
     answer = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if answer is None:
         raise OSError(errno.EBADMSG, "the server does not say which range it sends")

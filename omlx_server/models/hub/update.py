@@ -58,7 +58,6 @@ def finish(ready: Path, target: Path) -> None:
 
 
 def remove_others(staged: Path, names: Collection[str]) -> None:
-    """Remove the files below `staged` that belong to another version."""
     for file in _files(staged):
         path = file.relative_to(staged)
         if not (path.as_posix() in names or _is_note(path)):

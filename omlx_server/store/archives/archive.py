@@ -114,7 +114,7 @@ def _parts(
 
 
 class Archive:
-    """An archive that is being read, once. Only its end proves that all is right."""
+    """An archive that can be read once. Only its end proves that all is right."""
 
     def __init__(self, tar: TarReader, manifest: "Manifest") -> None:
         self._tar = tar
@@ -230,12 +230,11 @@ class Manifest:
 
     @property
     def archive_bytes(self) -> int:
-        """The size of the whole archive."""
         return size_of_tar([len(self.to_bytes()), *self.sizes.values()])
 
 
 class _Prefix:
-    """Counts blocks, and checks that each follows a full one or the root."""
+    """Checks that each block follows a full one or the root."""
 
     def __init__(self, about: ArchiveOrigin) -> None:
         self._about = about

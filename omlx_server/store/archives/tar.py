@@ -31,7 +31,6 @@ class BadArchive(Exception):
 
 
 def size_of_tar(sizes: Sequence[int]) -> int:
-    """Return the bytes of a tar of files with these sizes."""
     size = sum(_SECTOR + nbytes + _padding(nbytes) for nbytes in sizes)
     return size + _end_bytes(size)
 
@@ -78,7 +77,6 @@ class TarReader:
         return self._file(size)
 
     def next(self, name: str, size: int) -> bytes:
-        """Return the next file, which must have this name and size."""
         if self._take(_SECTOR) != _header(name, size):
             raise BadArchive(f"{name} is not where it should be")
         return self._file(size)
@@ -115,7 +113,6 @@ class TarReader:
 
 
 def _header(name: str, nbytes: int) -> bytes:
-    """Make a header. Raises ValueError for a size that a tar can't hold."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = nbytes, 0o600
     return info.tobuf(tarfile.USTAR_FORMAT)

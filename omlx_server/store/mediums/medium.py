@@ -40,7 +40,6 @@ def nbytes_of(parts: Iterable[Buffer]) -> int:
 
 
 def require_fits(nbytes: int, limit: int) -> None:
-    """Raise MediumError for a block of more than `limit` bytes."""
     if nbytes > limit:
         raise MediumError("too-large", f"a block of {nbytes} bytes, the limit is {limit}")
 

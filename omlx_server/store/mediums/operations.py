@@ -38,7 +38,6 @@ class FileOperations:
         return os.open(path, _READ)
 
     def open_new(self, path: Path) -> int:
-        """Open a new file for writing."""
         return os.open(path, _NEW, FILE_MODE)
 
     def open_shared(self, path: Path) -> int:
@@ -49,7 +48,7 @@ class FileOperations:
         return os.read(fd, size)
 
     def write(self, fd: int, data: memoryview) -> int:
-        """Write from the beginning of `data`; return how many bytes were written."""
+        """Return how many bytes were written, from the beginning of `data`."""
         return os.write(fd, data)
 
     def write_at(self, fd: int, data: bytes, offset: int) -> int:
@@ -100,7 +99,6 @@ class FileOperations:
         os.utime(path, (when, when), follow_symlinks=False)
 
     def free_bytes(self, path: Path) -> int:
-        """Return the bytes that an unprivileged process can still write."""
         system = os.statvfs(path)
         return system.f_bavail * system.f_frsize
 
@@ -109,7 +107,6 @@ class FileOperations:
 
 
 def make_directory(operations: FileOperations, path: Path) -> None:
-    """Make a directory and its missing parents."""
     try:
         operations.make_directory(path)
     except FileExistsError:
