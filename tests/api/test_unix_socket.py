@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
-from omlx_server.cli.server_client.http import asked
+from omlx_server.cli.server_client.http import server_at
 from omlx_server.cli.talk.client import ChatClient
 from tests.api.harness import ServerProcess, serving
 
@@ -87,7 +87,7 @@ def test_one_can_talk_through_it(server: ServerProcess, place: Path) -> None:
     result = runner.invoke(app, talk)
     assert result.exit_code == 0, result.output
     assert "tok/s" in result.stderr
-    with ChatClient(asked(f"unix:{place}", "")) as client:
+    with ChatClient(server_at(f"unix:{place}", "")) as client:
         assert client.is_ready()
         assert client.models()[0] == "org/tiny"
 
