@@ -74,8 +74,6 @@ class _Cut:
         self._heads: list[int] = []
 
     def down_to(self, low: int, total: int, last: int) -> int:
-        """Drop earlier turns whole, then rounds of the turn of the unit at `last`, but not that
-        unit. Return what is left of `total`, which is more than `low`."""
         turn = self._units[last].turn
         if self._heads and self._units[self._heads[0]].turn != turn:
             total -= sum(map(self._drop, self._heads))

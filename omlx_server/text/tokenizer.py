@@ -227,7 +227,6 @@ def _channel_ends(backend: Backend) -> frozenset[int]:
 
 
 def _json(path: Path, *, optional: bool = False) -> dict[str, Any]:
-    """Return the object in a file; {} where there is none. An `optional` file may hold anything."""
     if not path.is_file():
         return {}
     try:

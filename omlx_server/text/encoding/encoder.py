@@ -69,7 +69,6 @@ class PieceEncoder:
 
     @cached_property
     def _frame(self) -> tuple[list[int], list[int]]:
-        """The ids that the model puts before and behind every text."""
         bare, framed = (self._native(["a"], special=special)[0].ids for special in (False, True))
         start = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
         return framed[:start], framed[start + len(bare) :]
@@ -146,7 +145,6 @@ def _check(count: int, most: int | None) -> None:
 
 
 def _batches(texts: Iterable[str], most: int) -> Iterator[list[str]]:
-    """Yield neighbours of at most `most` characters together; a longer one alone."""
     batch: list[str] = []
     size = 0
     for text in texts:

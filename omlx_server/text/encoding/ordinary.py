@@ -113,8 +113,6 @@ def _twin(backend: Backend, token: AddedToken, text: str) -> AddedToken:
 
 
 def _spelled(backend: Backend, text: str, byte_level: bool) -> Iterator[int]:
-    """Return the ids of a text's single characters, or of their bytes where the vocabulary lacks
-    one."""
     if byte_level:
         table = byte_chars()
         text = "".join(table[byte] for byte in text.encode())

@@ -143,7 +143,6 @@ class Seams:
         return (left.encode()[-1], right.encode()[0]) not in self._joined
 
     def _holds(self, backend: Backend, kind: _Kind, letters: str) -> bool:
-        """Return whether pieces give the tokens of the whole, whatever stands around the cut."""
         lefts, rights = (
             [text for text in texts if letters or text.isascii()]
             for texts in (kind.left, kind.right)
@@ -173,7 +172,6 @@ def _two_of(texts: Sequence[str], beside: str) -> Sequence[str]:
 
 
 def _candidates(added: Sequence[AddedToken]) -> Iterator[_Kind]:
-    """Return the kinds that no added token would be cut by, or swallow blanks over."""
     swallows = any(token.lstrip or token.rstrip for token in added)
     after_word = any(token.rstrip and token.content[-1:].isalnum() for token in added)
     starts_word = any(token.content[:1].isalnum() for token in added)

@@ -212,7 +212,6 @@ class Grammars:
         return walker
 
     def _make_room(self) -> None:
-        """Close dead and unused processes, the oldest first, until one more may come."""
         with self._lock:
             stay = [walker for walker in self._walkers if walker.alive]
             for walker in list(stay):

@@ -55,7 +55,6 @@ class Free(Around):
 
 
 def _cut(text: bytes) -> bool:
-    """Return whether bytes of the last character are still to come."""
     for count, byte in enumerate(reversed(text), 1):
         if byte & 0xC0 != 0x80:
             length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1

@@ -92,7 +92,6 @@ class _Grammar:
 
     @property
     def regular(self) -> bool:
-        """Whether no rule leads to itself, and nothing is ignored between terminals."""
         try:
             TopologicalSorter(self._used).prepare()
         except CycleError:

@@ -133,7 +133,6 @@ def _share(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def _frame(probe: Encoding) -> _Frame:
-    """Read the model's template off an encoding of probes."""
     count = 1 + max(place for place in probe.sequence_ids if place is not None)
     ids: list[list[int]] = [[] for _ in range(count + 1)]
     types: list[list[int]] = [[] for _ in range(count + 1)]

@@ -71,7 +71,6 @@ _MARKERS = ("channel", "message", "constrain", "end", "start")
 def _answer(
     functions: Sequence[Function], opening: Opening, required: bool, budget: int | None, last: str
 ) -> str:
-    """Return the right side of the rule of an answer that goes on from `opening`."""
     if opening is Opening.PAST:
         return "TEXT next call" if required else "TEXT (next call)?" if functions else "TEXT"
     if opening is Opening.WITHIN:
@@ -84,7 +83,6 @@ def _answer(
 def _last(
     functions: Sequence[Function], budget: int | None, *, required: bool, has_format: bool
 ) -> str:
-    """Return what may follow the first thoughts, behind texts for the user where they may stand."""
     if required or not functions:
         return "call" if required else "final"
     said = "said (thought | said)*" if budget is None else "said"

@@ -66,7 +66,6 @@ class HarmonySplitter(StreamParser):
             self._parts.append(Text(held))
 
     def _beginning(self, text: str) -> str:
-        """Read the beginning: a text without a header is the answer."""
         bare = text.lstrip()
         if any(head != bare and head.startswith(bare) for head in _HEADS):
             self._held = text
@@ -91,7 +90,6 @@ class HarmonySplitter(StreamParser):
         return text[len(header) + len(marker) :] if marker else text[len(head) :]
 
     def _without_message(self, header: str) -> None:
-        """Drop a cut header; emit other text."""
         match = _HEADER.match(header)
         left = header[match.end() if match else 0 :]
         self._parts.append(Text(_MARKERS.sub("", left)))
@@ -105,7 +103,6 @@ class HarmonySplitter(StreamParser):
             self._read = self._calling
 
     def _calling(self, text: str) -> str:
-        """Read behind the header of a call, whose arguments are an object."""
         bare = text.lstrip()
         if any(end != bare and end.startswith(bare) for end in _ENDS):
             self._held = text

@@ -70,7 +70,6 @@ class MarkerSplitter(StreamParser):
         return after
 
     def _doubt(self, text: str) -> str:
-        """Read behind the beginning of a call in a thought, which may go on."""
         before, marker, after = self._until(text, self._style.ends)
         self._doubtful.append(before)
         if marker:

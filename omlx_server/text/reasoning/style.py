@@ -120,7 +120,6 @@ def opening_of(style: Style, prompt_end: str) -> Opening:
 
 
 def _opening_in_channels(end: str) -> Opening:
-    """Return the same for channels. An answer given in part may be longer than `prompt_end`."""
     _, marker, header = end.rpartition("<|start|>assistant")
     if marker and "<|message|>" not in header:
         return Opening.FREE

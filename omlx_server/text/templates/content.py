@@ -127,7 +127,6 @@ def _shown(render: Render, messages: Sequence[Message], text: str) -> bool:
 
 
 def _between(render: Render, messages: Sequence[Message]) -> str:
-    """Return what a template writes between two texts, without white space at its ends."""
     _, _, behind = _rendered(render, messages).partition(_BEFORE)
     between, marker, _ = behind.partition(_BEHIND)
     return between.strip() if marker else ""

@@ -101,7 +101,6 @@ def _text_of(arguments: Any) -> str:
 
 
 def _loaded(text: str) -> Any:
-    """Return the value of JSON text; other text stripped."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

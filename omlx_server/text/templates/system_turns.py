@@ -74,7 +74,6 @@ def _said_by_user(message: Message, form: str = "{}") -> Message:
 
 
 def _merged(messages: Sequence[Message]) -> list[Message]:
-    """Join what is said for the system to its neighbours of the user's."""
     result: list[Message] = []
     for _, same in groupby(messages, itemgetter("role")):
         run = list(same)

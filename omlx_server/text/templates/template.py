@@ -215,7 +215,6 @@ class ChatTemplate:
 def _forms(
     messages: list[Message], tools: Sequence[Mapping[str, Any]] | None
 ) -> Iterator[tuple[list[Message], Sequence[Mapping[str, Any]] | None]]:
-    """Yield the forms of messages and tools that a template may want, the usual one first."""
     parsed = [with_parsed_arguments(message) for message in messages]
     texts = [with_text_arguments(message) for message in messages]
     written = [parsed] if parsed == texts else [parsed, texts]

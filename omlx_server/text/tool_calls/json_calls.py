@@ -111,7 +111,6 @@ class ObjectCall(JsonCall):
             self._others[member] = self._others.get(member, "") + fragment.text
 
     def _given(self) -> list[Part]:
-        """Return the deltas, once the name is known and the arguments have begun."""
         if self._name is None or not self._arguments.begun:
             return []
         deltas: list[Part] = []
@@ -121,7 +120,6 @@ class ObjectCall(JsonCall):
         return [*deltas, Arguments(self._start.index, self._arguments.taken())]
 
     def _resolved(self) -> list[Part]:
-        """Return the deltas of a complete object without arguments, or with its name elsewhere."""
         if self.started or self.failed:
             return []
         strict = self._names is not None
@@ -134,8 +132,6 @@ class ObjectCall(JsonCall):
         return self._given()
 
     def _read_function(self, text: str) -> None:
-        """Read `{"function": {"name": …, "arguments": …}}`, or `{"function": "f", "arguments":
-        …}`."""
         try:
             function: Any = json.loads(text)
         except (ValueError, RecursionError):

@@ -55,7 +55,6 @@ class LiteralBody(BlockBody):
         return self._taken()
 
     def _at_end(self) -> bool:
-        """Return whether there was an end marker; it ends the block if calls stand before it."""
         end = self.shape.end
         place = self._text.find(end, self._scanned)
         if place < 0:

@@ -87,7 +87,6 @@ def _python_value(text: str) -> str:
 
 
 def _end_of(text: str, position: int) -> int:
-    """Return the index behind the bracket that closes the one at `position`. Raises ValueError."""
     open_ones: list[str] = []
     while position < len(text):
         char = text[position]
@@ -108,7 +107,6 @@ def _end_of(text: str, position: int) -> int:
 
 
 def _end_of_string(text: str, position: int) -> int:
-    """Return the index behind the string that begins at `position`. Raises ValueError."""
     string = _STRING.match(text, position)
     if string is None:
         raise ValueError("a string without an end")
@@ -116,8 +114,6 @@ def _end_of_string(text: str, position: int) -> int:
 
 
 def _end_of_value(text: str, position: int) -> int:
-    """Return the index of the comma behind a value, or of the end. Raises ValueError for an open
-    end."""
     while position < len(text):
         char = text[position]
         if char in "\"'":
@@ -197,7 +193,6 @@ class _Quoted:
         return self._text[begin:end]
 
     def _bare(self, ends: str) -> str:
-        """Read up to one of the characters `ends` outside of quotes."""
         begin = self._at
         while (char := self._text[self._at]) not in ends:
             self._at = _end_of_string(self._text, self._at) if char == '"' else self._at + 1
@@ -213,7 +208,6 @@ class _Quoted:
         self._at += 1
 
     def _skip(self, chars: str) -> None:
-        """Skip white space, and at most one of `chars`."""
         while self._at < len(self._text) and self._text[self._at].isspace():
             self._at += 1
         if self._at < len(self._text) and chars and self._text[self._at] in chars:

@@ -36,8 +36,6 @@ def _members(text: str, mark: str) -> list[tuple[str, str]] | None:
 
 
 def _end_of(text: str, start: str, end: str) -> int | None:
-    """Return where the tag ends that begins before the text. Nested tags of its name are
-    skipped."""
     depth, position = 1, 0
     while depth:
         place = text.find(end, position)

@@ -66,7 +66,6 @@ class ToolParser(StreamParser):
             self._parts.append(Text(self._space))
 
     def _inside(self, body: _Body, text: str) -> str:
-        """Read within a block; return what follows it."""
         self._tell(body.feed(text))
         if body.rest is None:
             return ""
@@ -74,7 +73,6 @@ class ToolParser(StreamParser):
         return body.rest
 
     def _outside(self, text: str) -> str:
-        """Read outside of calls; return what follows a start marker."""
         if self._fresh and self._names and (bare := text.lstrip())[:1] in ("{", "[", "`"):
             self._space += text[: len(text) - len(bare)]
             return self._bare(bare)
@@ -101,7 +99,6 @@ class ToolParser(StreamParser):
         return text
 
     def _open(self, marker: str, text: str) -> str:
-        """Choose the reader of the block by its first character."""
         family, numbering = self._family, self._numbering
         if family.beside is not None and marker in family.beside.starts:
             family = family.beside

@@ -29,12 +29,8 @@ class StreamParser(ABC):
         return self._taken()
 
     @abstractmethod
-    def _end(self, held: str, cut: bool) -> None:
-        """Emit `held` at the end of the text."""
-
+    def _end(self, held: str, cut: bool) -> None: ...
     def _until(self, text: str, markers: Sequence[str]) -> tuple[str, str, str]:
-        """Return the text before the first marker, the marker, and the rest. Without a marker
-        the rest is empty, and a possible beginning of one is held."""
         match = earliest(text, markers)
         if match is None:
             sure = len(text) - held_length(text, markers)

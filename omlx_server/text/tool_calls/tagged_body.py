@@ -185,7 +185,6 @@ class TaggedBody(BlockBody):
         return None if header is not None or self._is_begun(bare, ends) else False
 
     def _finish_value(self) -> None:
-        """Read a value whose end marker is the last, or is missing before the end of the call."""
         shape, text, key = self.shape, self._text, self._key or ""
         value, marker, after = text.rpartition(self._value_end)
         if not marker or self._follows(after) is False:
@@ -214,7 +213,6 @@ class TaggedBody(BlockBody):
         return nested(text, mark, schema) if mark else typed(text, schema.kinds)
 
     def _is_whole(self) -> bool:
-        """Return whether the name alone is a call."""
         assert self._call is not None
         return self._key is None and self._call.name in tool_names(self.tools)
 

@@ -68,7 +68,6 @@ class _Closing:
             count += 1
 
     def alone(self, schema: Any) -> Any:
-        """Return the closed form of a schema that is joined with no other."""
         if not isinstance(schema, dict):
             return schema
         applied = [key for key in _IN_PLACE if key in schema]
@@ -79,8 +78,6 @@ class _Closing:
         return self._joined(schema)
 
     def _joined(self, schema: Mapping[str, Any]) -> Any:
-        """Return the closed form of joined schemas. Each alternative is closed with what the
-        others list."""
         part = self._part(schema)
         key = "anyOf" if "anyOf" in schema else "oneOf"
         branches = schema.get(key)
@@ -106,8 +103,6 @@ class _Closing:
         return _shut(part, listed)
 
     def _part(self, schema: Any) -> Any:
-        """Return the form of a schema that is joined with others: itself open, its properties
-        closed."""
         if not isinstance(schema, dict):
             return schema
         copy = self._children(schema)

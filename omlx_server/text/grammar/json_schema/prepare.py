@@ -104,7 +104,6 @@ _AROUND = " with a pattern that looks around or back"
 
 
 def _unenforced(key: str, value: Any) -> str | None:
-    """Return what of a keyword the engine can't enforce, as the end of its name; None if it can."""
     if key in _UNSUPPORTED:
         return ""
     if key == "pattern" and isinstance(value, str) and not is_usable(value):
@@ -115,7 +114,6 @@ def _unenforced(key: str, value: Any) -> str | None:
 
 
 def _is_beyond_float(value: Any) -> bool:
-    """Return whether a value holds an integer that float64, the engine's numbers, can't hold."""
     pending = [value]
     while pending:
         inner = pending.pop()
