@@ -124,7 +124,6 @@ class _Header:
     places: _Places
 
     def to_bytes(self) -> bytes:
-        """Return the header with its length in front and a blank digest."""
         spans = _spans(self.kinds)
         fields: dict[str, object] = {"__metadata__": self._metadata()}
         for index in _file_order(self.kinds):
@@ -165,7 +164,6 @@ def _file_order(kinds: tuple[_Kind, ...]) -> list[int]:
 
 
 def _spans(kinds: tuple[_Kind, ...]) -> list[tuple[int, int]]:
-    """Return each tensor's byte range in the data."""
     spans = [(0, 0)] * len(kinds)
     at = 0
     for index in _file_order(kinds):
@@ -194,7 +192,6 @@ def _header_bytes(data: memoryview) -> bytes:
 
 
 def _parse(blank: bytes) -> _Header:
-    """Parse a header with a blank digest. Raises Corrupt unless it is one that we would write."""
     if len(blank) > 8 + MAX_HEADER_BYTES:
         raise Corrupt("header")
     try:

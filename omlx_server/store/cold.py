@@ -361,7 +361,6 @@ class ColdTier:
             self._worker.submit(DeleteJob(name))
 
     def _delete_again(self) -> None:
-        """Retry failed deletes, since changes succeed again."""
         undeleted, self._undeleted = self._undeleted, {}
         for key, delete in undeleted.items():
             if key not in self.index and key not in self._pending:

@@ -245,7 +245,6 @@ class _Prefix:
         return Manifest(self._about, self._tokens, self._blocks, self._checkpoints, sizes)
 
     def add(self, record: Record) -> None:
-        """Count a record. Raises BadArchive if it is out of place."""
         size = self._about.block_size
         if record.namespace != self._about.namespace:
             raise BadArchive(f"the block at token {record.start} is of another model")

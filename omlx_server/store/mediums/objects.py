@@ -104,7 +104,6 @@ def _path(name: Name) -> str:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Raise MediumError for obstore's errors."""
     try:
         yield
     except (BaseError, OSError, ValueError) as error:
