@@ -49,7 +49,6 @@ def environment_of(shell: Mapping[str, str], *, home: Path, here: Path) -> Envir
 
 
 def _hub(shell: Mapping[str, str]) -> dict[str, str]:
-    """Return HF_HOME and HF_HUB_CACHE by the rules of Hugging Face's library."""
     cache = shell.get("XDG_CACHE_HOME")
     hub = shell.get(HF_HOME) or (cache and f"{cache}/huggingface")
     models = shell.get(_HUB_CACHE) or shell.get("HUGGINGFACE_HUB_CACHE")
@@ -63,7 +62,6 @@ def _absolute(text: str, home: Path, here: Path) -> str:
 
 
 def _why_left(name: str, text: str) -> str:
-    """Return a sentence if the service does not get the variable."""
     if name in _ADDRESSES and "@" in text:
         return (
             f"the service will not see {name}: there is a password in it, which the service's file "
@@ -90,6 +88,5 @@ def is_sayable(text: str) -> bool:
 
 
 def _is_unsayable(letter: str) -> bool:
-    """Whether XML or systemd refuses the character; surrogates are bytes outside UTF-8."""
     code = ord(letter)
     return code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in (0xFFFE, 0xFFFF)

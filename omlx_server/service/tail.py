@@ -54,7 +54,6 @@ def _open(path: Path) -> TextIO | None:
 
 
 def _rest(file: TextIO) -> Iterator[str]:
-    """Yield the whole lines up to the end of the file."""
     while True:
         place = file.tell()
         line = file.readline()
