@@ -73,7 +73,6 @@ def installed_models(places: Places) -> list[Installed]:
 
 
 def _without_doubles(models: list[Installed]) -> list[Installed]:
-    """Prefer full names to short names of other models, as `find_installed` does."""
     taken: dict[str, Path] = {}
     for model in models:
         taken.setdefault(model.names[0], model.path)

@@ -80,7 +80,6 @@ def _template(path: Path) -> str:
 
 
 def _templates_of(value: object) -> dict[str, str]:
-    """Return the templates in a text, a table by name, or a list of tables."""
     if isinstance(value, list):
         value = {one.get("name"): one.get("template") for one in value if isinstance(one, dict)}
     if not isinstance(value, dict):

@@ -72,7 +72,6 @@ def _stamp(file: Path) -> tuple[int, int, int]:
 
 
 def _parameters(config: Any) -> tuple[int, float]:
-    """Return rank and scale. Raises ValueError."""
     if not isinstance(config, Mapping):
         raise ValueError(f"{CONFIG} is no object")
     if "peft_type" in config:
@@ -93,7 +92,6 @@ def _parameters(config: Any) -> tuple[int, float]:
 
 
 def _number(value: object) -> float:
-    """Return a number; infinity for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return inf
     try:
@@ -103,7 +101,6 @@ def _number(value: object) -> float:
 
 
 def _shapes(tensors: Mapping[str, TensorHeader]) -> Shapes:
-    """Return the shapes of each layer's two matrices. Raises ValueError for other tensors."""
     paths = dict[str, None]()
     for name in tensors:
         path, _, side = name.rpartition(".")

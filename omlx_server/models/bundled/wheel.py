@@ -73,7 +73,6 @@ def _watch(
     total: int,
     progress: ProgressListener,
 ) -> int:
-    """Run a command and report how much it has written; it dies with the caller."""
     with subprocess.Popen(
         command, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
     ) as process:

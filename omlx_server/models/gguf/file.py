@@ -49,7 +49,6 @@ def _halves(blocks: Bytes) -> Array:
 
 
 def _q8_0(blocks: Bytes) -> Array:
-    """Unpack a scale in float16, then 32 values in int8."""
     return blocks[:, 2:].view(np.int8).astype(np.float32) * _halves(blocks[:, :2])
 
 

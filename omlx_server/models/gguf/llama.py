@@ -79,7 +79,6 @@ def _model_config(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _weights(
     file: GgufFile, config: Mapping[str, Any], progress: ProgressListener
 ) -> dict[str, Array]:
-    """Return every tensor in float32, under its Hugging Face name and in its row order."""
     heads = {
         "self_attn.q_proj.weight": config["num_attention_heads"],
         "self_attn.k_proj.weight": config["num_key_value_heads"],

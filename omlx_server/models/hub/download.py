@@ -139,7 +139,6 @@ def _download(remote: Remote, place: _Place, progress: ProgressListener) -> Down
 
 @contextmanager
 def _alone(lock: Path, progress: ProgressListener) -> Iterator[None]:
-    """Wait for another process that downloads the model. `progress` may end the wait."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("ab") as file:
         while True:
@@ -170,7 +169,6 @@ def _place(name: str, models_dir: Path | None) -> _Place:
 
 
 def _fetch_small(remote: Remote, place: _Place, files: Sequence[RemoteFile]) -> Path:
-    """Fetch small files, or copy them from the model; return their directory."""
     into = None
     if place.directory is not None:
         into, target = place.directory.staged, place.directory.target
@@ -255,8 +253,6 @@ def _fetch(
     stage: str,
     into: Callable[[_Place, RemoteFile], Path] = _Place.new,
 ) -> int:
-    """Fetch large files; return the bytes that came. Raises NoPlaceForModels if the disk fills
-    up."""
     if not files:
         return 0
     total = sum(file.nbytes for file in remote.large)
@@ -280,8 +276,6 @@ def _fetch(
 def _replace(
     remote: Remote, place: _Place, damaged: list[RemoteFile], progress: ProgressListener
 ) -> int:
-    """Replace damaged files; return the bytes that came. Raises FetchFailed if the hub's are
-    damaged."""
     _check_room(remote, place, damaged)
     came = _fetch(remote, place, damaged, progress, "download again", _Place.again)
     for file in damaged:

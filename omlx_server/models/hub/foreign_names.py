@@ -39,7 +39,6 @@ def foreign_name(text: str) -> ForeignName | None:
 
 
 def _of_ollama(path: str) -> ForeignName:
-    """Answer a path: library/NAME, library/NAME:TAG or USER/NAME."""
     problem = "Ollama's library holds GGUF files, which this server does not read"
     name = path.strip("/").removesuffix("/tags").rpartition("/")[2]
     model = name.partition(":")[0]

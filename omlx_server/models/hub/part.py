@@ -182,7 +182,6 @@ def bytes_here(path: Path, nbytes: int) -> int:
 
 
 def _noted(path: Path, nbytes: int) -> tuple[int, list[int]] | None:
-    """Return the note's range size, and the bytes of each range; None if no note fits the file."""
     try:
         data = note_of(path).read_bytes()
         magic, size, range_bytes = _HEAD.unpack_from(data)

@@ -208,7 +208,6 @@ class _Transfer:
         return True
 
     def _give_back(self, opened: _Opened, part_range: Range) -> None:
-        """End the fetch of a range; the last one renames the file."""
         with self._changed:
             opened.fetching -= 1
             index = part_range.index
@@ -277,7 +276,6 @@ class _Transfer:
 
     @contextmanager
     def _waiting_on(self, response: Any) -> Iterator[None]:
-        """Let `_stop` end the wait for a silent server."""
         stream = response.extensions.get("network_stream")
         line = stream.get_extra_info("socket") if stream is not None else None
         if line is None:
@@ -323,7 +321,6 @@ def _may_pass(error: HTTPError) -> bool:
 
 
 def _asked_pause(problem: Exception) -> float:
-    """Return the seconds that the server asks to wait, a minute at most."""
     if not isinstance(problem, HfHubHTTPError):
         return 0.0
     seconds = problem.response.headers.get("Retry-After", "")

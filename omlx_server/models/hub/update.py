@@ -65,7 +65,6 @@ def remove_others(staged: Path, names: Collection[str]) -> None:
 
 
 def _gone(target: Path, names: Collection[str]) -> Iterator[str]:
-    """Yield the earlier version's files that are not among `names`, and their notes."""
     for file in [*target.glob("model*.safetensors"), *target.glob(layout.INDEX)]:
         if file.name not in names:
             yield file.name
