@@ -85,7 +85,6 @@ def _read(path: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    """Write a new token, unless another process has just done so."""
     path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
     number, temporary = tempfile.mkstemp(prefix=".admin-", dir=path.parent)
     try:

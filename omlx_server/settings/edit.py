@@ -107,8 +107,6 @@ def _new_value(dotted: str, text: str, origin: str) -> _NewValue:
 
 
 def _names(dotted: str, models: Collection[str] | None = None) -> tuple[str, ...]:
-    """Return the path to a key in the file; `models` can be named as a whole. Raises
-    ConfigError."""
     if is_override(dotted):
         return find_override(dotted, models).path
     check_key(dotted, "")
@@ -116,7 +114,6 @@ def _names(dotted: str, models: Collection[str] | None = None) -> tuple[str, ...
 
 
 def _text_with(path: Path, values: Iterable[_NewValue]) -> str:
-    """Return the file's text with these values. Raises ConfigError if that is not valid."""
     before = after = read_config(path) if path.exists() else ""
     for change in values:
         try:

@@ -111,7 +111,6 @@ def _made(kind: type, value: object) -> object:
 
 
 def _each(annotation: object) -> type[Section] | None:
-    """Return the section that each value of a dict is, or None."""
     kinds = get_args(next(iter(get_args(annotation)), None))
     return next((one for one in kinds if isinstance(one, type) and issubclass(one, Section)), None)
 

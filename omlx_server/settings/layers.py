@@ -95,7 +95,6 @@ def find_config(config: Path | None = None, environ: Mapping[str, str] = os.envi
 
 
 def _is_there(path: Path) -> bool:
-    """Whether anything is at `path`, even a broken link."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -183,7 +182,6 @@ def _toml_position(message: str, text: str) -> tuple[str, int, int]:
 
 
 def _toml_hint(what: str, line: str, column: int) -> str:
-    """Return a hint if the error may be a text without quotes."""
     begun, value = line[: column - 1], line[column - 1 :].strip()
     if what.startswith("Invalid value"):
         may_be = bool(value) and value[0] not in "#,]}"
@@ -195,8 +193,6 @@ def _toml_hint(what: str, line: str, column: int) -> str:
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, LayerValue]:
-    """Return the values of variables. Raises ConfigError for one that names no setting, also with a
-    single underscore (OMLX_SERVER_PORT)."""
     ours = tuple(f"OMLX_{section.upper()}_" for section in SECTIONS)
     by_name = {env_name(key): key for key in KEYS}
     entries = {}

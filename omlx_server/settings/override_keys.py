@@ -153,8 +153,6 @@ def _there(models: Collection[str]) -> str:
 
 
 def _hint(splits: list[tuple[str, str]], models: Collection[str] | None = None) -> str:
-    """Return the nearest key by the last two parts of the name, or the models that have
-    overrides."""
     by_last = {name.rpartition(".")[2]: name for name in FIELDS}
     for _, key in splits:
         if key.startswith(f"{_PRESETS}."):

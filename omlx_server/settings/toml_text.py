@@ -93,8 +93,6 @@ def _without_empty(values: dict[str, Any], path: Sequence[str]) -> dict[str, Any
 
 
 def _in_place(text: str, path: Sequence[str], value: object) -> str:
-    """Set the key within the tables of the text. A missing section gets a heading, a missing table
-    below it is inline."""
     try:
         document = tomlkit.parse(text)
         if path[0] not in document:
@@ -142,8 +140,6 @@ def _end_of_keys(lines: Sequence[str]) -> int:
 
 
 def _blocks(text: str) -> Iterator[tuple[tuple[str, ...], list[str]]]:
-    """Yield each heading's path with its lines; first an empty path with the lines before all
-    headings."""
     lines = _LINE.findall(text)
     heading: tuple[str, ...] = ()
     begin = 0
@@ -164,7 +160,6 @@ def _is_toml(text: str) -> bool:
 
 
 def _path_of(heading: str) -> tuple[str, ...]:
-    """Return the names in a line such as [a.b]; empty for one such as [[a]]."""
     names = []
     inner: Any = tomllib.loads(heading)
     while inner:
@@ -176,7 +171,6 @@ def _path_of(heading: str) -> tuple[str, ...]:
 
 
 def _below_a_heading(text: str, path: Sequence[str], value: object) -> str:
-    """Set the key below a new heading at the end; inner tables are inline."""
     *heading, key = path[:_DEEP]
     for name in reversed(path[_DEEP:]):
         value = {name: value}

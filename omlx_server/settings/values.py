@@ -80,7 +80,6 @@ def _argument(text: str) -> object:
 
 
 def _list(text: str) -> object:
-    """Return the list of a JSON array, or of items between commas or on their own lines."""
     if not text.startswith("["):
         lines = filter(str.strip, text.split("\n"))
         return [item.strip() for line in lines for item in line.split(",")]
