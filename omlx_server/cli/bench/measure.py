@@ -104,16 +104,12 @@ class ServerBench:
         return figures
 
     def _out_tokens(self, count: int, share: float) -> int:
-        """Return the length of an answer with which all rounds fit into `share` seconds, if streams
-        gain nothing by running together."""
         plan = self._plan
         reading = count * plan.stream_tokens * self._read
         fitting = (share / plan.repeats - reading) / (count * self._decode) if self._decode else 0
         return max(plan.least_out_tokens, min(plan.out_tokens, int(fitting)))
 
     async def _rates(self, count: int, out: int, share: float) -> tuple[list[float], float | None]:
-        """Return the tokens per second of each round in which all streams decoded at the same time,
-        and the share of drafted tokens."""
         rates, answers = list[float](), list[BenchReply]()
         cost, part = 0.0, TimeSlice(time.monotonic(), time.monotonic() + share)
         for number in range(self._plan.repeats):

@@ -199,7 +199,6 @@ def _when(moment: float | None) -> str:
 
 
 def _date(moment: float) -> datetime:
-    """Return the date of a time in seconds since 1970, moved into Python's range."""
     return datetime.fromtimestamp(min(max(moment, 0), _LAST_SECOND), UTC)
 
 
@@ -248,7 +247,6 @@ def _names(uses: list[NamespaceUse]) -> str:
 
 
 def _trim(cold: ColdDirectory, files: Files, target: int) -> list[StoredFile]:
-    """Remove blocks until `target` bytes are left, and return them. Call it with the lock."""
     stock = take_stock(cold)
     by_name = {block.name: block for block in stock.blocks}
     removed = [by_name[name] for name in least_needed(stock, target)]

@@ -68,8 +68,6 @@ def run(
 
 
 def _chosen(cold: ColdDirectory, model: str | None) -> tuple[NamespaceUse, NamespaceDescription]:
-    """Return the one namespace that `model` means. Raises UsageError if it means several, and
-    OmlxError if nothing is stored or it can't be used."""
     uses = [use for use in cold.uses() if use.blocks]
     if not uses:
         raise OmlxError(f"nothing is stored in {cold.root}", hint=_IN_MEMORY)

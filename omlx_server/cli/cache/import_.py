@@ -56,8 +56,6 @@ def _open(archive: str) -> BinaryIO:
 def _check(
     archive: str, source: BinaryIO, cache: CacheSettings
 ) -> tuple[Manifest, list[tuple[Record, int]]]:
-    """Read and check the archive. Return its manifest, and each record with its file size in bytes.
-    Raises UsageError if it is larger than the cold tier, and OmlxError if it is damaged."""
     blocks, done = [], 0
     with _named(archive), open_display() as display:
         whole = read_archive(source, max_bytes=sys.maxsize)
@@ -87,8 +85,6 @@ def _named(archive: str) -> Iterator[None]:
 def _warnings(
     about: ArchiveOrigin, uses: list[NamespaceUse], cache: CacheSettings, *, force: bool
 ) -> list[str]:
-    """Return why servers here may not use the blocks. Raises OmlxError, unless `force`, if the
-    model of that name here is another one."""
     warnings = []
     matches = [use for use in uses if use.id == namespace_id(about.namespace) and use.description]
     model = visible(about.model or "?")
@@ -142,8 +138,6 @@ def _name(record: Record) -> Name:
 def _make_room(
     cold: ColdDirectory, files: Files, cache: CacheSettings, blocks: list[tuple[Record, int]]
 ) -> list[StoredFile]:
-    """Remove blocks to make room, and return them. Raises OmlxError, before anything is removed, if
-    there still would be no room."""
     stored = {block.name: block for block in cold.blocks()}
     new_bytes = sum(nbytes for record, nbytes in blocks if _name(record) not in stored)
     removed: list[StoredFile] = []
@@ -167,7 +161,6 @@ def _make_room(
 def _keep(
     cold: ColdDirectory, files: Files, about: ArchiveOrigin, archive: str, source: BinaryIO
 ) -> int:
-    """Write the missing blocks, parents first, and return their number; touch the others."""
     added = 0
     key = secret(cold.root)
     files.write_description(

@@ -55,7 +55,6 @@ def _in_force(key: str, loaded: Loaded) -> str:
 
 
 def _alone(key: str, text: str, file: Path) -> Settings:
-    """Return settings with only the override `key`. Raises ConfigError."""
     override = find_override(key)
     value = override.checked(text, f"file {file}")
     for name in reversed(override.path[3:]):
@@ -65,8 +64,6 @@ def _alone(key: str, text: str, file: Path) -> Settings:
 
 
 def _from_stdin(key: str) -> str:
-    """Return the value from stdin without its line end; a secret is typed unseen on a terminal.
-    Raises UsageError."""
     if key in SECRETS and stdin.is_terminal():
         with suppress(EOFError):
             return getpass.getpass(f"{key}: ")

@@ -43,8 +43,6 @@ def run(*, config: Path | None) -> int:
 
 
 def _edited(draft: Path, command: Sequence[str]) -> str:
-    """Open the draft in the editor until its text is valid. Raises ConfigError if the user gives
-    up, and UsageError if the editor fails; the draft stays."""
     while True:
         _open(draft, command)
         text = read_config(draft)

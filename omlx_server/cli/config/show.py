@@ -112,8 +112,6 @@ def written(dotted: str, value: object) -> str:
 
 
 def _on_a_line(value: object) -> str:
-    """Return the value as TOML, which differs from JSON in tables, infinity, NaN and a DEL. tomlkit
-    is slow to import."""
     if isinstance(value, dict):
         items = ", ".join(f"{_on_a_line(key)} = {_on_a_line(item)}" for key, item in value.items())
         return f"{{ {items} }}" if items else "{}"

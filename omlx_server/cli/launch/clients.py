@@ -112,7 +112,6 @@ def _aider(target: LaunchTarget) -> LaunchCommand:
 
 
 def _aider_metadata(name: str, target: LaunchTarget) -> tuple[Path, str]:
-    """Return a file with the model's limits; its path holds a digest, so clients share no file."""
     limits = {
         "max_tokens": target.output,
         "max_input_tokens": target.context,

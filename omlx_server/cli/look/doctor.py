@@ -100,7 +100,6 @@ def _findings(
 def _config(
     config: Path | None, sets: Sequence[str], flags: Mapping[str, str | None] | None
 ) -> Generator[Finding, None, Loaded]:
-    """Check the config. Return the settings in force, or else the defaults."""
     try:
         loaded = load_settings(config, sets, flags)
         check_all(loaded.settings)
@@ -120,7 +119,6 @@ def _config(
 
 
 def _known(settings: Settings) -> set[str]:
-    """Return the names of models that are here or are downloaded at a start."""
     models, draft_model = settings.models, settings.speculation.draft_model
     names = set(catalogue.NAMES).union(*(model.names for model in locate.installed(models)))
     for name in (models.default, models.embedding, models.reranker, draft_model):
@@ -157,8 +155,6 @@ def _model(name: str, settings: Settings, *, is_cpu: bool) -> Generator[Finding,
 
 
 def _path_of(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
-    """Return the directory of a model; None if `serve` would download it. Raises
-    ModelUnavailable."""
     models, path = settings.models, expanded(name)
     row = catalogue.find(name)
     if row is not None:
@@ -207,7 +203,6 @@ def fix_of_port(host: str, port: int) -> str:
 
 
 def _served(settings: Settings) -> str | None:
-    """Return the version of our server that answers at the configured address."""
     try:
         answer = own_server(settings).get("/").json_object or {}
     except NoAnswer:

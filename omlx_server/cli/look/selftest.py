@@ -57,12 +57,10 @@ def run(
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End so that the temporary directory is removed."""
     raise SystemExit(128 + number)
 
 
 def _file(share: str) -> Path | None:
-    """Return the file to write to. Raises UsageError, before the test, if it can't be written."""
     if not share or share == STDOUT:
         return None
     file = Path(share).expanduser()

@@ -75,7 +75,6 @@ def _cache(samples: Samples) -> dict[str, Any]:
 
 
 def _shared(samples: Samples, name: str) -> float:
-    """Return a metric by vLLM's name, or without metrics.compat by ours; else 0."""
     return samples.get((f"vllm:{name}", ""), samples.get((f"omlx_{name}", ""), 0))
 
 

@@ -54,8 +54,6 @@ def _show(config: Path | None, *, as_json: bool) -> int:
 
 
 def _check(name: str, target: str, settings: Settings) -> None:
-    """Raise UsageError unless `name` is possible and free, and `target` is a model or
-    MODEL:ADAPTER."""
     models = settings.models
     odd = name.startswith((".", "/", "~")) or any(p in ("", ".", "..") for p in name.split("/"))
     if odd or not name.isprintable() or name != name.strip() or len(name) > _LONGEST:
@@ -78,8 +76,6 @@ def _check(name: str, target: str, settings: Settings) -> None:
 
 
 def _tell_server(settings: Settings, name: str, target: str | None) -> None:
-    """Have a running server reload its config, and say whether the alias counts there. `target` is
-    None for a removed one."""
     server = own_admin_server(settings)
     try:
         answer_of(server.post("/admin/settings/reload", {}))

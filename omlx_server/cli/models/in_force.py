@@ -89,7 +89,6 @@ def report_lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _by_origin(values: Mapping[str, Mapping[str, Any]], *, named: bool = True) -> str:
-    """Return the values grouped by origin, defaults last."""
     order = sorted(values.items(), key=lambda item: _rank(item[1]["origin"]))
     groups = []
     for origin, group in groupby(order, key=lambda item: item[1]["origin"]):

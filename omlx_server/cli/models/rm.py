@@ -51,8 +51,6 @@ def _chosen(name: str, settings: Settings) -> Installed:
 
 
 def _refuse_if_loaded(model: Installed, server: ServerClient, url: str) -> None:
-    """Raise UsageError if the server has the model loaded. No answer is an error only if the user
-    named the `url`."""
     try:
         items = items_of(answer_of(server.get("/admin/models")))
     except OmlxError as error:

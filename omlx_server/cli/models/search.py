@@ -76,7 +76,6 @@ def _own(text: str, models: Iterable[Located], local_names: set[str]) -> list[_R
 
 
 def _starter_bytes(models: Iterable[Located]) -> int:
-    """Return the bytes of the starter's weights without importing MLX, which is slow."""
     path = next((model.path for model in models if STARTER.name in model.names), None)
     if path is not None:
         return layout.weight_bytes(path)

@@ -76,8 +76,6 @@ def _image_tokens(model: Installed, settings: Settings) -> dict[str, Any]:
 
 
 def _parsers(files: TokenizerFiles, overrides: ModelOverrides) -> dict[str, dict[str, str]]:
-    """Return the parsers that a server would use, by the rules of `dialect_of` in
-    text/dialect.py."""
     sources = list(files.templates.values())
     template, vocabulary = "\n".join(sources), files.vocabulary
     shows_tools = any(map(_shows_tools, sources))

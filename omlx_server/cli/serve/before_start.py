@@ -42,7 +42,6 @@ def begin(loaded: Loaded, model: str, progress: ProgressListener) -> None:
 
 
 def _fetch(settings: Settings, model: str, progress: ProgressListener) -> None:
-    """Download missing models. The server makes the starter: its form depends on the device."""
     models = settings.models
     if (name := models.resolve_alias(model)) not in catalogue.NAMES:
         locate.locate(name, models, progress)
@@ -51,7 +50,6 @@ def _fetch(settings: Settings, model: str, progress: ProgressListener) -> None:
 
 
 def _check_adapter(settings: Settings, model: str) -> None:
-    """Check the default adapter; if the model is not here yet, only a path. Raises UsageError."""
     located = _here(settings, model)
     names = located.names if located else (model,)
     adapter = settings.default_adapter_of(names, served=True)

@@ -55,7 +55,6 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _end(server: Server, grace: float) -> None:
-    """Send SIGTERM and wait. Kill the server after `grace` and some seconds, or on a Ctrl-C."""
     server.terminate()
     try:
         server.wait(timeout=grace + _GRACE_SECONDS)

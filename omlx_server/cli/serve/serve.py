@@ -47,8 +47,6 @@ def run(
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """End at once with exit code 0: imports and downloads take long. A running server handles the
-    signal itself."""
     # An exception could be lost in a callback of an import.
     os._exit(0)
 

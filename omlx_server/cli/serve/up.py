@@ -102,7 +102,6 @@ def _start(loaded: Loaded, at: ListenAddress, options: UpOptions) -> int:
 
 
 def _arguments(model: str, at: ListenAddress, options: UpOptions) -> list[str]:
-    """Return the arguments of the child: the same settings and our port."""
     words = ["serve", model, *(["--port", str(at.port)] if at.port else [])]
     words += ["--config", str(options.config)] if options.config else []
     words += [word for text in options.sets for word in ("--set", text)]
@@ -110,7 +109,6 @@ def _arguments(model: str, at: ListenAddress, options: UpOptions) -> list[str]:
 
 
 def _name_among(served: Sequence[str], model: str) -> str:
-    """Return the name under which the model is served; a directory has its own name."""
     names = (model, expanded(model).resolve().name)
     return next((name for name in names if name in served), served[0] if served else model)
 
@@ -146,13 +144,11 @@ def _connections(server: ServerClient, model: str, page: str) -> Iterator[tuple[
 
 
 def _is_usual(url: str) -> bool:
-    """Whether other commands reach the server at `url` without --url."""
     usual = load_settings(None).settings
     return bool(usual.server.uds or usual.server.port) and local_url(usual) == url
 
 
 def _program() -> str:
-    """Return how a user types this program: its name if that is on the PATH, else its path."""
     program = Path(sys.executable).with_name("omlx-server")
     on_path = shutil.which("omlx-server")
     is_on_path = on_path is not None and Path(on_path).resolve() == program.resolve()

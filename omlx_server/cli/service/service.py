@@ -126,7 +126,6 @@ def _installed() -> Manager:
 
 
 def _config_file(config: Path | None) -> Path:
-    """Return the absolute path of the config file, which may not exist yet."""
     file = settings.find_config(config) or search_path()[0]
     return file.absolute()
 
@@ -150,7 +149,6 @@ def _log_of(manager: Manager, config: Path | None) -> Path:
 
 
 def _take(steps: Sequence[Step], *words: str, dry_run: bool) -> int:
-    """Carry out the steps and print `words`, or print the steps. Raises OmlxError if one fails."""
     if not dry_run:
         runner.take(steps, runner.run_program)
     print("\n".join(["Would, in this order:", *describe(steps)] if dry_run else words))

@@ -31,7 +31,6 @@ def pullable() -> list[str]:
 
 
 def _below(dirs: Sequence[Path]) -> Iterator[str]:
-    """Yield NAME, or ORG/NAME if ORG itself is no model."""
     for root in dirs:
         for child in _subdirectories(root.expanduser()):
             if _is_model(child):
@@ -49,7 +48,6 @@ def _of_hub(cache: Path) -> Iterator[str]:
 
 
 def _hub_cache() -> Path:
-    """Return Hugging Face's cache, by the rules of huggingface_hub."""
     cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", f"{cache}/huggingface")
     older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")

@@ -92,7 +92,6 @@ class Root(TyperGroup):
 
 @contextmanager
 def _explained(words: Sequence[str]) -> Iterator[None]:
-    """Show errors about numbers, and all errors with --json; typer shows the others."""
     try:
         yield
     except typer.TyperException as error:
@@ -108,7 +107,6 @@ def _explained(words: Sequence[str]) -> Iterator[None]:
 
 
 def _say_what_is_meant(error: Any, words: Sequence[str]) -> None:
-    """If the error is about an option of another program, name ours."""
     option: str = getattr(error, "option_name", "")
     context: Any = getattr(error, "ctx", None)
     parameters = context.command.params if option and context else ()

@@ -89,14 +89,11 @@ def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, fl
 
 
 def _take_any_text() -> None:
-    """Let stdin replace bytes that are no text."""
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
 
 
 def _with_stdin(prompts: Sequence[str]) -> list[str]:
-    """Return the prompts, the first with the text of stdin. Raises UsageError if that is too
-    long."""
     if sys.stdin is None or stdin.is_terminal():
         return list(prompts)
     with suppress(OSError, ValueError):  # it is no file
@@ -145,7 +142,6 @@ def _converse(conversation: Conversation, reader: MessageInput) -> None:
 
 
 def _next(reader: MessageInput) -> str | None:
-    """Return the next message; None at the end, or if Ctrl-C is pressed twice."""
     try:
         return reader.read()
     except KeyboardInterrupt:
@@ -158,7 +154,6 @@ def _next(reader: MessageInput) -> str | None:
 
 
 def _take(conversation: Conversation, line: str) -> None:
-    """Do what a line says. After an error the conversation goes on."""
     try:
         is_command = slash.is_command(line)
         turn = slash.run(line, conversation) if is_command else partial(conversation.say, line)
@@ -200,7 +195,6 @@ def _close(conversation: Conversation, answer: TimedAnswer) -> None:
 
 
 def _remark(text: str) -> None:
-    """Print a line on stderr; on a terminal it is dimmed and wrapped."""
     if not sys.stderr.isatty():
         output.say(text)
         return

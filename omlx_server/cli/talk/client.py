@@ -163,7 +163,6 @@ class _Reading:
         self._usage: object = None
 
     def pieces(self, url: str, response: httpx.Response) -> Iterator[tuple[str, str]]:
-        """Yield pieces of thoughts and of text; either may be empty. Raises OmlxError."""
         with explained(url):
             for event in _events(response):
                 if "error" in event:

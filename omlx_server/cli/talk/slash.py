@@ -126,7 +126,6 @@ def _model(conversation: Conversation, argument: str) -> None:
 
 
 def _leave_preset_behind(conversation: Conversation) -> None:
-    """Drop the preset if the new model has none of its name."""
     preset = conversation.preset
     if preset and preset not in (conversation.presets() or ()):
         conversation.preset = ""

@@ -54,7 +54,6 @@ class Blocks:
         return not (_ITEM.match(line) and _ITEM.match(self._lines[0]))
 
     def _ends_with(self, line: str) -> bool:
-        """Whether `line`, just added, ends its block. Follows the fences of code."""
         if self._fence:
             if _closes(line, self._fence):
                 self._fence = ""
@@ -65,7 +64,6 @@ class Blocks:
 
 
 def _opening(line: str) -> str:
-    """Return the fence that opens code at this line, if any."""
     match = _FENCE.match(line)
     if match is None or (match[1][0] == "`" and "`" in match[2]):
         return ""

@@ -24,7 +24,6 @@ class LiveLines:
         return max(1, self._size()[0] - 1)
 
     def show(self, lines: list[str]) -> None:
-        """Replace the open lines."""
         self._write(lines[-max(1, self._size()[1] - 1) :])
 
     def finish(self, lines: list[str]) -> None:

@@ -56,7 +56,6 @@ class _History(FileHistory):
         self._is_told = False
 
     def new_problem(self) -> str:
-        """Return why messages are no longer kept, once."""
         problem = "" if self._is_told else self._problem
         self._is_told = bool(self._problem)
         return problem

@@ -52,7 +52,6 @@ class RichScreen:
         self._draw(self._renderer.markdown, self._blocks.open)
 
     def _draw(self, render: Callable[[str, int], list[str]], text: str) -> None:
-        """Show the open lines, but not too often."""
         began = time.perf_counter()
         if began < self._next_draw or not text.strip():
             return
