@@ -13,8 +13,8 @@ def deepseek_v32(
     add_generation_prompt: bool,
     enable_thinking: bool,
 ) -> str:
-    """Render mlx-lm's template of DeepSeek V3.2, which shows tools in a system message only: an
-    empty one is added where there is none."""
+    """Render mlx-lm's template of DeepSeek V3.2. It shows tools only in a system message, so one
+    is added."""
     turns = list(messages)
     if tools and turns[0]["role"] != "system":
         turns.insert(0, {"role": "system", "content": ""})

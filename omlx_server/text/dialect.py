@@ -1,4 +1,4 @@
-"""How one model writes thoughts and tool calls, and what its chat template can show. Immutable."""
+"""How one model writes thoughts and tool calls, and what its chat template shows. Immutable."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -57,8 +57,6 @@ class Dialect:
         return self.style is not None and bool(self.style.channels)
 
     def opening(self, tokenizer: Tokenizer, prompt: list[int]) -> Opening:
-        """Return whether the prompt (token ids) ends within a thought, before a possible one, or
-        past it."""
         if self.style is None:
             return Opening.PAST
         tail = [token for token in prompt[-_TAIL:] if token < FIRST_ID]
@@ -68,8 +66,8 @@ class Dialect:
 def dialect_of(
     tokenizer: Tokenizer, render: Render, tool_parser: str = "", reasoning_parser: str = ""
 ) -> Dialect:
-    """Find the dialect by the chat template and the vocabulary. `render` renders messages with
-    the template. Raises KeyError for an unknown name of a parser."""
+    """Find the dialect by the chat template and the vocabulary. Raises KeyError for an unknown
+    parser."""
     sources = list(tokenizer.chat_templates.values())
     template = "\n".join(sources)
     style = STYLES[reasoning_parser or reasoning_parser_of(template, tokenizer.vocabulary)]
@@ -97,8 +95,6 @@ def _beside(family: CallFormat, other: str) -> CallFormat:
 
 
 def shown_ids(tokenizer: Tokenizer, markers: Iterable[str]) -> frozenset[int]:
-    """Return the ids of the control tokens in `markers`, whose text an answer's parsers must
-    see."""
     texts = tuple(markers)
     return frozenset(
         token

@@ -1,9 +1,9 @@
-"""Assembles the answer of one choice, token by token. Owned by its stream, on the asyncio thread.
+"""Assembles the answer of one choice, token by token, on the asyncio thread.
 
     tokens -> text -> thoughts split off -> calls split off -> stop strings -> parts
 
-Stop strings are matched only in the content. Invariant: without thoughts, calls and stops the texts
-of all parts, joined, are `tokenizer.decode` of all tokens.
+Invariant: without thoughts, calls and stops the texts of all parts, joined, are `tokenizer.decode`
+of all tokens.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,8 +25,7 @@ from omlx_server.text.tool_calls.values import tool_names
 
 
 class Delta(NamedTuple):
-    """The result of one token. `parts` can be shown now. `piece`: the text of this token alone;
-    None for none."""
+    """The result of one token. `piece`: the text of this token alone; None for none."""
 
     parts: tuple[Part, ...]
     piece: Piece | None
@@ -34,8 +33,8 @@ class Delta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """A token as OpenAI's logprobs show it. For a part of a character `text` is `bytes:` and the
-    escaped bytes. `logprob` is None for the first token of a prompt."""
+    """A token in OpenAI's logprobs. For a part of a character `text` is `bytes:` and the escaped
+    bytes. `logprob` is None for the first token of a prompt."""
 
     text: str
     logprob: float | None
@@ -45,10 +44,8 @@ class TokenEntry:
 class AnswerParser:
     """Turns the tokens of one choice into parts.
 
-    thinking  whether the newest token was in a thought
-    made      how many characters outside thoughts came
-    shown     up to which of them logprobs can be released; with a `family` of calls, all until the
-              answer ends
+    thinking whether the newest token was in a thought made characters outside thoughts so far shown
+    characters up to which logprobs can be released; with a `family`, all wait for the end
     """
 
     def __init__(self, tokenizer: Tokenizer, form: AnswerForm) -> None:
@@ -67,13 +64,12 @@ class AnswerParser:
 
     @property
     def stopped(self) -> str | None:
-        """The stop string that ended the answer, if one did."""
         return self._stops.stopped
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more is shown: a stop string came, or a second call where one was
-        asked for."""
+        """Whether nothing more is shown: a stop string came, or a second call where only one
+        may."""
         return self._stops.stopped is not None or self.full
 
     def add(self, token: int) -> Delta:
@@ -86,8 +82,7 @@ class AnswerParser:
         return Delta(self._show(self._read(self._split(text))), piece)
 
     def finish(self, *, cut: bool = False) -> tuple[Part, ...]:
-        """Return the parts that were held back. They can complete a stop string. `cut`: the
-        answer ends because it has no more tokens."""
+        """Return the parts that were held back. `cut`: the answer ends for lack of tokens."""
         split = self._split(self._detokenizer.finish())
         if self._splitter is not None:
             split += self._splitter.finish(cut=cut)
@@ -153,18 +148,16 @@ def _splitter(
 
 
 def text_of(parts: Iterable[Part]) -> str:
-    """Return the content that `parts` hold, without thoughts and calls."""
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
 def token_entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> TokenEntry:
-    """Return the entry of a token by itself, such as an alternative that was not chosen."""
     return piece_entry(tokenizer.token_bytes(token_id), logprob)
 
 
 def piece_entry(piece: Piece | None, logprob: float | None) -> TokenEntry:
-    """Return the entry of a chosen token, made from its `Delta.piece`: the bytes of all entries,
-    joined, are those of the answer's text."""
+    """Return the entry of a chosen token: the bytes of all entries, joined, are the answer's
+    text."""
     data = piece.encode() if isinstance(piece, str) else piece or b""
     return TokenEntry(_readable(data), logprob, list(data))
 

@@ -1,7 +1,7 @@
 """A constraint that keeps words out of an answer. Owned by one thread at a time.
 
-Each word is banned as it stands and after a blank. Of a spelling of several tokens the last is
-banned when the others have just come, as in vLLM. A ban that would leave no token is ignored.
+As in vLLM the last token of a spelling is banned when the others have just come. A ban that would
+leave no token is ignored.
 """
 
 from collections.abc import Iterator, Sequence

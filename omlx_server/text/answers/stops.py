@@ -1,15 +1,12 @@
-"""Matches stop strings in text, across the borders of tokens.
-
-Of several matches the one that ends first wins, then the longest, whatever the pieces. Invariant:
-the text held back is the longest end of the text so far that begins a stop string.
-"""
+"""Matches stop strings in text, across the borders of tokens. The match that ends first wins,
+then the longest."""
 
 from omlx_server.text.markers import held_length
 
 
 class StopMatcher:
-    """`stopped`: the stop string that ended the text. With `include` it is shown. Raises
-    ValueError for an empty stop string."""
+    """`stopped`: the stop string that ended the text, shown with `include`. Raises ValueError
+    for an empty stop string."""
 
     def __init__(self, stops: tuple[str, ...], include: bool = False) -> None:
         if not all(stops):
@@ -20,7 +17,7 @@ class StopMatcher:
         self.stopped: str | None = None
 
     def add(self, text: str) -> str:
-        """Return what can be shown now. Text after a stop string is dropped."""
+        """Return the text that can be shown now."""
         if self.stopped is not None:
             return ""
         text, self._held = self._held + text, ""
@@ -34,6 +31,5 @@ class StopMatcher:
         return text[:shown]
 
     def finish(self) -> str:
-        """Return and forget what was held back."""
         text, self._held = self._held, ""
         return text

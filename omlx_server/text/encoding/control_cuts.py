@@ -1,8 +1,7 @@
 """Cuts texts before control tokens, where the tokens of the parts are the tokens of the whole.
 
-The library splits a text at added tokens first, so a cut before one is safe unless the token takes
-blanks on its left, must stand between words, or is found only after a normalizer. Each kind of
-token is tried with every kind of neighbour. Immutable after creation; any thread.
+The library splits at added tokens first. Cuts are unsafe before one that takes blanks, must stand
+between words, or needs a normalizer; trials find these. Any thread.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ class ControlCuts:
         self._longest = max((len(token.content) for token in tokens), default=0)
 
     def parts(self, text: str) -> Iterator[str]:
-        """Return the parts of `text`, in order. Each but the first begins with a control token."""
+        """Return the parts of `text`. Each but the first begins with a control token."""
         start = 0
         for match in searching.every(self._pattern, text, 0, reach=self._longest):
             if match.start() > start:
@@ -34,7 +33,7 @@ class ControlCuts:
         yield text[start:]
 
     def prepare(self) -> None:
-        """Try out where texts can be cut, before the first one comes."""
+        """Run the trials ahead of the first text."""
         _ = self._pattern
 
     @cached_property

@@ -1,7 +1,7 @@
-"""Control tokens: the added tokens that only a template may write, and a pattern that finds them.
+"""Control tokens: added tokens that only a template may write.
 
-An added token is one when the tokenizer flags it special, or when it has the shape of a turn marker
-such as `<｜User｜>`. Unflagged markup such as `<think>` is none.
+They are flagged special, or have the shape of a turn marker such as `<｜User｜>`. Unflagged markup
+such as `<think>` is none.
 """
 
 import re
@@ -19,16 +19,13 @@ def is_control(token: AddedToken) -> bool:
 
 
 def nonce() -> str:
-    """Return 24 random digits, which no text holds by chance and no normalizer changes."""
+    """Return 24 random digits, which no normalizer changes."""
     return str(10**23 + secrets.randbelow(9 * 10**23))
 
 
 def pattern_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that finds the leftmost and, there, the longest of `texts`.
-
-    It branches once per differing character: a plain alternation of a thousand tokens would be
-    tried in full at every `<`.
-    """
+    """Return a pattern that finds the leftmost and, there, the longest of `texts`. It is a trie:
+    a plain alternation of a thousand tokens would be slow."""
     wanted = sorted({text for text in texts if text})
     return re.compile(_branches(wanted) if wanted else r"(?!)")
 

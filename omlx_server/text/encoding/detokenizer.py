@@ -1,7 +1,7 @@
 """Turns token ids into text, one token at a time. Owned by one choice, on the asyncio thread.
 
 Invariants: `add` never returns part of a character; all that `add` and `finish` returned, joined,
-is `tokenizer.decode` of all ids; the cost of a token does not depend on how many came before.
+is `tokenizer.decode` of all ids.
 """
 
 from collections.abc import Collection
@@ -11,8 +11,8 @@ from omlx_server.text.encoding.pieces import Piece, Pieces
 
 
 class Detokenizer:
-    """`started`: a text has begun already, so the first token keeps its leading space. `shown`:
-    ids of special tokens whose text is shown."""
+    """`started`: a text has begun, so the first token keeps its leading space. `shown`: ids of
+    special tokens to show."""
 
     def __init__(
         self, pieces: Pieces, *, started: bool = False, shown: Collection[int] = ()
@@ -23,7 +23,7 @@ class Detokenizer:
         self._started = started
 
     def add(self, token_id: int) -> str:
-        """Return the text that is certain now that `token_id` has come."""
+        """Return the text that is certain now."""
         return self.join(self.take(token_id))
 
     def take(self, token_id: int) -> Piece | None:
@@ -47,5 +47,5 @@ class Detokenizer:
         return self._characters.decode(b"", final=True) + piece
 
     def finish(self) -> str:
-        """Return the rest of the text: U+FFFD where bytes of a character are missing, else ""."""
+        """Return the rest: U+FFFD where bytes of a character are missing, else ""."""
         return self._characters.decode(b"", final=True)

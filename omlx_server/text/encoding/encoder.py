@@ -2,8 +2,8 @@
 thread.
 
 The library releases the GIL in `encode_batch_fast` only, and needs a hundred times a text's size in
-memory. So a long text is encoded in batches of pieces, up to the most wanted tokens. A cut depends
-only on what stands before it, so a growing text keeps its pieces and their cached ids.
+memory, so long texts are encoded in batches of pieces. A growing text keeps its pieces and their
+cached ids.
 """
 
 import os
@@ -39,8 +39,8 @@ that waited for a processor while it holds the GIL would stop all other threads.
 
 
 class PieceEncoder:
-    """`cuts`: where a text can be cut besides at seams. `kept`: a cache of the ids of pieces.
-    `meaning`: what the ids of a piece stand for."""
+    """`cuts`: where a text can be cut besides at seams. `kept`: a cache of ids. `meaning`: what
+    the ids of a piece stand for."""
 
     def __init__(
         self,
@@ -74,11 +74,8 @@ class PieceEncoder:
         return framed[:start], framed[start + len(bare) :]
 
     def ids(self, text: str, most: int | None = None, *, special: bool = False) -> list[int]:
-        """Return the token ids of `text`; with `special`, also those that the model puts around
-        every text.
-
-        Raises TooManyTokens for more than `most`, NoSeam where a part can't be cut into pieces.
-        """
+        """Return the token ids of `text`; with `special`, also those around every text. Raises
+        TooManyTokens for more than `most`, NoSeam where a part can't be cut."""
         before, behind = self._frame if special else ([], [])
         ids, long = array("I", before), len(text) > self._batch
         for batch in _batches(self._pieces(text), self._batch):
@@ -87,7 +84,7 @@ class PieceEncoder:
         return ids.tolist() + behind
 
     def beginning(self, text: str, count: int) -> list[int]:
-        """Return the ids of the text's first pieces: at least `count`, if it has as many."""
+        """Return the ids of the text's first pieces, at least `count` if there are as many."""
         ids, long = array("I"), len(text) > self._batch
         for piece in self._pieces(text):
             self._add(ids, [piece], None, long=long)
@@ -96,7 +93,7 @@ class PieceEncoder:
         return ids.tolist()
 
     def counts(self, texts: Sequence[str], most: int) -> list[int]:
-        """Return the number of tokens of each text; `most` + 1 for each text with more."""
+        """Return the number of tokens of each text, `most` + 1 for more."""
         counts: list[int] = []
         long = sum(map(len, texts)) > self._batch
         for batch in _batches(texts, self._batch):
@@ -120,8 +117,8 @@ class PieceEncoder:
                 yield part
 
     def _add(self, ids: "array[int]", pieces: list[str], most: int | None, *, long: bool) -> None:
-        """Append the ids of `pieces` to `ids`. Raises TooManyTokens before a list of millions is
-        made, for which the GIL would be held."""
+        """Raises TooManyTokens before a list of millions is made, for which the GIL would be
+        held."""
         cached = self._kept.find(pieces)
         new = [piece for piece in dict.fromkeys(pieces) if piece not in cached]
         encodings = dict(zip(new, self._native(new, long=long), strict=True))

@@ -1,7 +1,6 @@
-"""A cache of token ids by text, so that of a growing conversation only the new part is encoded.
+"""A cache of token ids by text, least recently used first out. Any thread.
 
-The least recently used text is dropped first. Any thread. Clients of all tenants share it: its
-timing tells a client only that somebody has sent this very piece.
+Clients of all tenants share it: its timing tells only that somebody has sent this very piece.
 """
 
 import sys
@@ -27,7 +26,7 @@ class Characters:
 
 
 class KeptIds:
-    """The ids of texts of one encoder, in at most `most_bytes` with their texts; 0 keeps none."""
+    """The ids of texts of one encoder, in at most `most_bytes` with their texts."""
 
     def __init__(self, most_bytes: int = 0) -> None:
         self._most_bytes = most_bytes
@@ -37,7 +36,6 @@ class KeptIds:
         self.characters = Characters()
 
     def find(self, texts: Sequence[str]) -> dict[str, "array[int]"]:
-        """Return the cached ids of `texts`. The others count as encoded."""
         found: dict[str, array[int]] = {}
         reused = 0
         with self._lock:

@@ -5,7 +5,7 @@ import sys
 
 
 def be_polite(niceness: int) -> None:
-    """Add `niceness` to the nice value of the current thread, for good. Does nothing except on
-    Linux, where alone it concerns one thread."""
+    """Add `niceness` to the current thread's nice value, for good. Only on Linux, where it
+    concerns one thread."""
     if sys.platform == "linux":
         os.nice(niceness)

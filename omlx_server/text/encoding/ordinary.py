@@ -1,8 +1,7 @@
-"""Encodes text so that it can't become control tokens. Immutable after creation; any thread.
+"""Encodes text so that it can't become control tokens. Immutable; any thread.
 
-A clone of the tokenizer does not recognise control tokens, but has a twin of each with an
-unguessable text. A template's own control tokens are written as twins. Invariant: a control id in
-the output came from a twin.
+A clone of the tokenizer has a twin with an unguessable text for each control token. Invariant: a
+control id in the output came from a twin, which only a template writes.
 """
 
 import json
@@ -20,8 +19,6 @@ from omlx_server.text.encoding.pieces import byte_chars
 
 
 class OrdinaryEncoder:
-    """`kept`: a cache of the ids of the texts between control tokens."""
-
     def __init__(
         self,
         backend: Backend,
@@ -59,8 +56,7 @@ class OrdinaryEncoder:
         self._encoder.prepare()
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
-        """Return the token ids of `text`, of which none is a control token. Raises TooManyTokens
-        for more than `most`."""
+        """Return token ids, none a control token. Raises TooManyTokens for more than `most`."""
         return self._encoder.ids(text, most)
 
     def beginning(self, text: str, count: int) -> list[int]:
@@ -98,8 +94,7 @@ def _without_controls(backend: Backend) -> Backend:
 
 
 def _twin(backend: Backend, token: AddedToken, text: str) -> AddedToken:
-    """Return the twin. A normalizer that puts something before every text would hide a
-    normalized twin."""
+    """A normalizer that puts something before every text would hide a normalized twin."""
     normalizer = backend.normalizer
     stable = normalizer is None or normalizer.normalize_str(text) == text
     return AddedToken(

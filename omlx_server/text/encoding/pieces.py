@@ -1,8 +1,7 @@
-"""The text of each token id: bytes that may be part of a character, or whole text.
+"""The text of each token id: bytes that may be part of a character, or whole text. Any thread.
 
-Immutable but for a memo; any thread. A token decodes the same wherever it stands, except for the
-first token of a text (sentencepiece drops its leading space) and runs of bytes, which join into
-characters.
+A token decodes the same wherever it stands, except for the first one of a text (sentencepiece drops
+its leading space) and runs of bytes, which join into characters.
 """
 
 import json
@@ -20,7 +19,7 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @cache
 def byte_chars() -> dict[int, str]:
-    """Return the printable stand-in of every byte in a byte-level vocabulary (GPT-2's table)."""
+    """Return the printable stand-in of every byte (GPT-2's table)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {
@@ -34,21 +33,21 @@ def _stand_ins() -> dict[int, int]:
 
 
 def from_byte_chars(token: str) -> bytes:
-    """Return the bytes of a byte-level token. One with a character outside GPT-2's table stands
-    for its own UTF-8."""
+    """Return the bytes of a byte-level token. A character outside GPT-2's table stands for its
+    UTF-8."""
     table = _stand_ins()
     is_of_bytes = table.keys() >= set(map(ord, token))
     return token.translate(table).encode("latin-1") if is_of_bytes else token.encode()
 
 
 def byte_of(token: str) -> bytes | None:
-    """Return the byte that a token such as `<0x0A>` stands for; None for any other token."""
+    """Return the byte that a token such as `<0x0A>` stands for, or None."""
     match = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(match[1], 16)]) if match else None
 
 
 class Pieces:
-    """The pieces of one tokenizer. `hidden` ids (special tokens) add nothing to a text."""
+    """The pieces of one tokenizer. `hidden` ids (special tokens) show nothing."""
 
     def __init__(self, backend: Backend) -> None:
         decoder = json.loads(backend.to_str())["decoder"]
@@ -62,8 +61,7 @@ class Pieces:
         self._memo: dict[int, Piece | None] = {}
 
     def piece(self, token_id: int) -> Piece | None:
-        """Return what the token adds anywhere but at the start of a text; None when it shows
-        nothing."""
+        """Return what the token adds except at the start of a text; None when it shows nothing."""
         try:
             return self._memo[token_id]
         except KeyError:

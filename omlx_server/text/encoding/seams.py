@@ -1,8 +1,7 @@
 """Finds where a text can be cut, so that the tokens of its pieces are the tokens of the whole.
 
-A seam lies between two characters that no token holds beside each other. Whether the tokenizer
-splits and normalizes alike on both sides is tried with every kind of neighbour. Immutable; any
-thread.
+A seam lies between two characters that no token holds beside each other. Trials show whether the
+tokenizer splits and normalizes alike on both sides. Immutable; any thread.
 """
 
 import re
@@ -52,8 +51,7 @@ _SOME_LETTERS = ("é", "Я", "א", "ع", "अ", "ก", "あ", "한", "好")
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """`pattern` matches at the cut, where `<L>` and `<M>` stand for letters and marks beyond
-    ASCII. `pair`: ASCII that no token may hold. `left` and `right`: texts that end and begin at
-    the cut."""
+    ASCII. `pair`: ASCII that no token may hold. `left` and `right`: trial texts."""
 
     pattern: str
     pair: str
@@ -115,8 +113,7 @@ class Seams:
         self._size, self._longest = size, longest
 
     def pieces(self, text: str) -> Iterator[str]:
-        """Return the pieces of `text`, in order. Each but the last ends at the first seam after
-        `size` characters. Raises NoSeam where a piece would be longer than `longest`."""
+        """Return the pieces of `text`. Raises NoSeam where one would be longer than `longest`."""
         start = 0
         while len(text) - start > self._size:
             seam = self._seam(text, start + self._size, start + self._longest)
@@ -188,8 +185,7 @@ def _candidates(added: Sequence[AddedToken]) -> Iterator[_Kind]:
 
 
 def are_exact(backend: Backend, pairs: Sequence[tuple[str, str]], glue: str = "") -> bool:
-    """Return whether for each pair the tokens of both texts are those of the whole text, which
-    has `glue` between them."""
+    """Return whether for each pair the tokens of both texts are those of the joined text."""
     alone = _ids(backend, {text for pair in pairs for text in pair})
     wholes = _ids(backend, {f"{left}{glue}{right}" for left, right in pairs})
     return all(

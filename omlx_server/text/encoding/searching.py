@@ -1,5 +1,4 @@
-"""Searches large texts with regular expressions in slices, since a search holds the GIL until it
-ends.
+"""Searches large texts in slices, since a search holds the GIL until it ends.
 
 `reach`: the most characters from the beginning of a match that decide about it.
 """
@@ -28,7 +27,7 @@ def replaced(pattern: Pattern, replace: Callable[[Found], str], text: str, *, re
 def every(
     pattern: Pattern, text: str, start: int, *, reach: int, stop: int = sys.maxsize
 ) -> Iterator[Found]:
-    """Yield the matches that begin in [start, stop) and do not overlap, from left to right."""
+    """Yield the matches that begin in [start, stop) and do not overlap."""
     stop = min(stop, len(text) + 1)
     for begin in range(start, stop, _SLICE):
         end = min(begin + _SLICE, stop)

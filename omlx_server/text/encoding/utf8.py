@@ -2,5 +2,5 @@
 
 
 def whole(text: str) -> str:
-    """Return `text` with "?" in place of each half of a surrogate pair, which JSON can spell."""
+    """Return `text` with "?" for each lone surrogate, which JSON can spell."""
     return text.encode(errors="replace").decode()

@@ -14,7 +14,6 @@ _FORMS = ("NFC", "NFKC", "NFD", "NFKD")
 
 
 def is_byte_level(split: Mapping[str, Any] | None) -> bool:
-    """Return whether a pre-tokenizer writes bytes as stand-in characters (GPT-2's table)."""
     if split is None:
         return False
     if split["type"] == "Sequence":
@@ -23,8 +22,7 @@ def is_byte_level(split: Mapping[str, Any] | None) -> bool:
 
 
 def _split(backend: Backend) -> Mapping[str, Any] | None:
-    """Return the pre-tokenizer's description. Describing the whole tokenizer takes long and
-    holds the GIL."""
+    """Describing the whole tokenizer would take long and hold the GIL."""
     splits = backend.pre_tokenizer
     return None if splits is None else json.loads(splits.__getstate__())
 
@@ -49,8 +47,7 @@ def keeps_letters(backend: Backend) -> bool:
 
 
 def forms_of(normalizer: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    """Return the Unicode forms that a normalizer brings texts into; None where it does more than
-    that."""
+    """Return the Unicode forms that a normalizer makes; None where it does more."""
     if normalizer is None:
         return ()
     kind = normalizer["type"]

@@ -1,8 +1,5 @@
-"""Bounds the memory in which the tokenizers library caches words.
-
-By default each tokenizer and clone keeps the first 10,000 words of up to 256 bytes for good: up to
-270 MB for a model that chats.
-"""
+"""Bounds the tokenizers library's cache of words, by default up to 270 MB for a model that
+chats."""
 
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE, Unigram

@@ -1,8 +1,4 @@
-"""Bounds the size of a grammar that may run in the server's own process.
-
-The bound errs on the safe side: a key counts wherever it stands. With the worst grammars of the
-sizes in `limits.py` a token took 0.1 s.
-"""
+"""Bounds the size of a grammar that may run in the server's own process. Errs on the safe side."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -25,8 +21,8 @@ _INTERSECTED = (
 
 
 def symbols_allowed(schemas: Sequence[Any]) -> int:
-    """Return the most symbols that a grammar of these schemas may have in the server's process;
-    0 for one that must run in its own."""
+    """Return the most symbols of a grammar of these schemas; 0 for one that must run in its own
+    process."""
     objects = [inner for schema in schemas for inner in _objects(schema)]
     merged = any(_merges(schema) for schema in objects)
     if merged and sum(map(_patterns, objects)) > 1:
@@ -61,8 +57,7 @@ def _patterns(schema: Mapping[str, Any]) -> int:
 
 
 def _branches(schema: Mapping[str, Any]) -> int:
-    """Count alternatives that can be open at once. Those of different types and null don't
-    count."""
+    """Count alternatives that can be open at once: those of one type other than null."""
     return sum(_alike(_listed(schema, key)) for key in ("anyOf", "oneOf"))
 
 

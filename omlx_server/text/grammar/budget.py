@@ -1,8 +1,5 @@
-"""The processor time that the grammar of one answer may take. Owned by one thread at a time.
-
-An answer begins with SECONDS; each token adds SECONDS_PER_TOKEN, ten times what honest grammars
-need.
-"""
+"""The processor time of one answer's grammar: SECONDS, and SECONDS_PER_TOKEN for each token.
+Owned by one thread."""
 
 from dataclasses import dataclass
 
@@ -12,7 +9,7 @@ SECONDS_PER_TOKEN = 0.002
 
 @dataclass(slots=True)
 class GrammarBudget:
-    """`left`: seconds that can still be spent, at most SECONDS. `tokens`: how many tokens came."""
+    """`left`: seconds that can still be spent, at most SECONDS."""
 
     left: float = SECONDS
     tokens: int = 0

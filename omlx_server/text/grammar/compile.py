@@ -1,9 +1,9 @@
 """Compiles the grammars of one model, off the event loop and in bounded time, with a cache. Any
 thread.
 
-A client's grammar is first compiled in a child process (`prover.py`). One that passes is compiled
-again here, unless a token of it could take too long: then it stays in the child (`own_process.py`).
-Requests for the same grammar share one compile.
+A client's grammar is first compiled in a child process (`prover.py`), then again here, unless a
+token of it could take too long: then it stays in a child (`own_process.py`). Requests for the same
+grammar share one compile.
 """
 
 import asyncio
@@ -46,8 +46,8 @@ Made = LLMatcher | Walker | GrammarRefusal
 
 
 class Grammars:
-    """`seconds`: processor time for one compile. At most `entries` grammars of about
-    `most_bytes` together are kept; at most `most_apart` have a process of their own."""
+    """`seconds`: processor time for one compile. The cache holds `entries` grammars of about
+    `most_bytes`; at most `most_apart` have a process of their own."""
 
     seconds = 3.0
     entries = 64
@@ -72,13 +72,13 @@ class Grammars:
         return self._vocabulary.special_id
 
     def free(self, calls: Constraint) -> Free:
-        """Return a constraint that allows any text, in which calls must be as `calls` has it."""
+        """Return a constraint that allows any text, with calls as in `calls`."""
         vocabulary = self._vocabulary
         return Free(calls, vocabulary.size, vocabulary.eos_ids, vocabulary.bytes_of)
 
     async def constraint(self, spec: GrammarSpec) -> Constraint:
-        """Return a constraint at the beginning of the grammar. Raises BadRequest that names the
-        field where the grammar can't be used, Unavailable where no process is free."""
+        """Return a new constraint. Raises BadRequest that names the field, Unavailable where no
+        process is free."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile, spec)
 
     def compile(self, spec: GrammarSpec) -> Constraint:
@@ -101,8 +101,8 @@ class Grammars:
             return sum(walker.alive for walker in self._walkers)
 
     def warm(self, memory_limit: int = sys.maxsize) -> None:
-        """Make the engine and a child process ahead of the first grammar. A child that would be
-        much of the `memory_limit` (bytes) is not started."""
+        """Make the engine and a child process ahead. A child that would be much of the
+        `memory_limit` (bytes) is not started."""
         if self._vocabulary.eos_ids:
             _ = self._vocabulary.engine
             if memory_limit >= _LIMIT_WITH_CHILD:
@@ -114,7 +114,7 @@ class Grammars:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the cache takes outside MLX, estimated from the lengths of the texts."""
+        """Bytes of the cache, estimated from the lengths of the texts."""
         with self._lock:
             return self._nbytes()
 

@@ -1,7 +1,7 @@
 """The state of one answer in its grammar. Owned by one thread at a time.
 
-Nothing here raises: an error of the engine becomes `problem`, and from then on only the end is
-allowed. Copies share the engine's lexer and nothing else.
+Nothing here raises: an error of the engine becomes `problem`, and then only the end is allowed.
+Copies share only the lexer.
 """
 
 import time
@@ -45,7 +45,7 @@ class GrammarConstraint:
         return self._mask
 
     def take(self, token: int) -> None:
-        """Advance by one token. A token outside the mask becomes the `problem`."""
+        """Advance by one token. One outside the mask becomes the `problem`."""
         if self.problem is not None:
             return
         self._mask = None
@@ -59,7 +59,7 @@ class GrammarConstraint:
             self._refused = f"token {token} does not fit the grammar"
 
     def forced(self) -> list[int]:
-        """Return the tokens that spell the only text that may come, without an end token."""
+        """Return the tokens of the only possible text, without an end token."""
         if self.problem is not None or self._matcher.is_stopped():
             return []
         return self._timed(self._matcher.compute_ff_tokens) or self._only()
@@ -70,7 +70,6 @@ class GrammarConstraint:
 
     @property
     def done(self) -> bool:
-        """Whether only an end token may come."""
         if self._matcher.is_stopped():
             return True
         allowed = self._few(len(self._eos_ids))
@@ -85,7 +84,7 @@ class GrammarConstraint:
 
     @property
     def problem(self) -> str | None:
-        """Why this answer can't go on, in one line; None while it can."""
+        """Why this answer can't go on; None while it can."""
         if self._refused is not None:
             return self._refused
         if self._matcher.is_error():
@@ -94,11 +93,9 @@ class GrammarConstraint:
 
     @property
     def too_costly(self) -> bool:
-        """Whether the grammar met a limit of time or size."""
         return self._refused is None and self.problem is not None
 
     def copy(self) -> "GrammarConstraint":
-        """Return the same state for another choice of the same request."""
         copied = GrammarConstraint(self._matcher.deep_copy(), self._size, self._eos_ids)
         copied._mask = self._mask
         copied._refused = self._refused
@@ -116,7 +113,6 @@ SLOW = "its tokens take too long"
 
 
 def costly(token: int, why: str) -> str:
-    """Return the message about a grammar that went over a limit after `token` tokens."""
     return f"the grammar is too expensive at token {token + 1} of what it describes: {why}"
 
 

@@ -1,8 +1,5 @@
-"""Reads the grammar of an answer from the fields of a request.
-
-Four families of fields are known: OpenAI's `response_format`, vLLM's `structured_outputs` and older
-`guided_*`, llama.cpp's `json_schema` and `grammar`. A request may use one of them.
-"""
+"""Reads the grammar of an answer from a request: OpenAI's `response_format`, vLLM's
+`structured_outputs` and older `guided_*`, or llama.cpp's `json_schema` and `grammar`."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -32,8 +29,7 @@ _IGNORED = ("disable_fallback", "backend", "_backend", "_backend_was_auto")
 
 
 def from_request(fields: Fields) -> GrammarSpec | None:
-    """Return the grammar of the answer; None where its form is free. Raises BadRequest that
-    names the field."""
+    """Return the grammar, None for a free form. Raises BadRequest that names the field."""
     specs = [spec for name in FIELDS if (spec := _from_field(fields, name)) is not None]
     if len(specs) > 1:
         names = " and ".join(spec.param for spec in specs[:2])
@@ -56,8 +52,8 @@ def _from_field(fields: Fields, name: str) -> GrammarSpec | None:
 
 
 def response_format(value: object) -> GrammarSpec | None:
-    """Return the grammar of OpenAI's `response_format`, also in llama.cpp's form `{"type":
-    "json_object", "schema": …}`; None for plain text. Raises BadRequest."""
+    """Return the grammar of OpenAI's or llama.cpp's `response_format`; None for plain text.
+    Raises BadRequest."""
     param = "response_format"
     options = _object(value, param)
     kind = options.get("type")

@@ -1,8 +1,8 @@
 """A constraint that allows any text and holds only calls to a grammar. Owned by one thread at a
 time.
 
-The grammar (`tools.free_calls`) may end anywhere but in a call, so where it allows an end token
-nothing is masked or forced. It begins anew behind a control token that it doesn't know as text.
+Where the grammar (`tools.free_calls`) allows an end token nothing is masked. It begins anew behind
+a control token that it doesn't know as text.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,7 @@ from omlx_server.text.grammar.wrappers import Around
 
 
 class Free(Around):
-    """`calls`: the grammar's first state, of which only copies are changed. `size`: the width of
-    the logits."""
+    """`calls`: the grammar's first state, never changed. `size`: the width of the logits."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Limits on the engine's work for one grammar, the same in a trial and in use, except for symbols.
+"""Limits on the engine's work for one grammar.
 
-The engine's fuel doesn't bound a row of the parser, which grows with the cube of the open
-alternatives, nor an intersection of patterns. So only grammars that are small in both (`bounds.py`)
-run in the server; others run in `own_process.py`.
+The engine's fuel bounds neither a row of the parser, which grows with the cube of the open
+alternatives, nor an intersection of patterns. Only grammars small in both (`bounds.py`) run in the
+server.
 """
 
 from llguidance import LLParserLimits
@@ -15,8 +15,7 @@ MOST_SYMBOLS_AMBIGUOUS = 500
 
 def engine_limits(symbols: int | None = None) -> LLParserLimits:
     """Return half of the engine's default limits on a step and a tenth of its lexer states,
-    which take 1 to 2 kB each while the grammar is cached. `symbols`: the most of a grammar; None
-    for the engine's own limit."""
+    which take 1 to 2 kB each. `symbols`: the most of a grammar; None for the engine's own limit."""
     return LLParserLimits(
         step_lexer_fuel=100_000,
         step_max_items=25_000,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 
 def mask_of(size: int, tokens: Iterable[int]) -> bytes:
-    """Return the mask that allows exactly `tokens`, of `size` tokens in all."""
+    """Return the mask of `size` tokens that allows exactly `tokens`."""
     words = bytearray((size + 31) // 32 * 4)
     for token in tokens:
         words[token // 8] |= 1 << token % 8
@@ -12,7 +12,6 @@ def mask_of(size: int, tokens: Iterable[int]) -> bytes:
 
 
 def all_of(size: int) -> bytes:
-    """Return the mask that allows all of `size` tokens."""
     return ((1 << size) - 1).to_bytes((size + 31) // 32 * 4, "little")
 
 

@@ -1,8 +1,7 @@
 """Runs a grammar in a process of its own, because nothing bounds the work of its tokens.
 
-The mlx thread asks the process for each token. A process that overruns the token's budget of
-processor time, or is silent for PATIENCE seconds more, ends together with the answers of its
-grammar.
+A process that overruns a token's budget of processor time, or is silent for PATIENCE seconds more,
+ends together with its answers.
 """
 
 import json
@@ -23,7 +22,7 @@ _FREE_SPELLING = '%llguidance {"no_forcing": true}\n'
 
 
 def free_spelling(grammar: str) -> str:
-    """Return a proven grammar as Lark, with the option that it forces no tokens."""
+    """Return a proven grammar as Lark that forces no tokens."""
     if not grammar.startswith("{"):
         return _FREE_SPELLING + grammar
     (inner,) = json.loads(grammar)["grammars"]
@@ -60,8 +59,7 @@ class Walker:
         return not self._died and self._prover.alive
 
     def retire(self) -> bool:
-        """Mark the process as dead if no answer needs it. Return whether it is dead and to be
-        closed."""
+        """Mark the process as dead if no answer needs it. Return whether it can be closed."""
         with self._lock:
             self._died |= not self._open
         return self._died
@@ -78,8 +76,8 @@ class Walker:
         self._gone.append(number)
 
     def view(self, number: int, tokens: Sequence[int], already: int) -> View:
-        """Return the view of state `number` after `tokens` more, behind `already` tokens. If the
-        process is dead or dies, the view has a `problem` and allows only the end."""
+        """Return the view of state `number` after `tokens` more, behind `already` tokens. A dead
+        process gives a `problem`."""
         with self._lock:
             view = None if self._died else self._ask(number, tokens)
             self._died = view is None
@@ -103,11 +101,8 @@ class Walker:
 
 
 class ApartConstraint:
-    """The state of one answer in a grammar that has its own process. Owned by one thread at a time.
-
-    Tokens are sent when something is asked. A copy is a new state of the process, which takes all
-    tokens again.
-    """
+    """The state of one answer in a grammar that has its own process. Owned by one thread at a
+    time. A copy is a new state, which takes all tokens again."""
 
     takes_drafts = False
 

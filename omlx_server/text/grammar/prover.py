@@ -1,5 +1,4 @@
-"""The child process that tries grammars out (`trial.py`), seen from the server. Owned by one
-thread at a time."""
+"""The child process that tries grammars out (`trial.py`). Owned by one thread at a time."""
 
 import json
 import os
@@ -25,7 +24,7 @@ _SOURCES = str(Path(__file__).parents[3])
 
 @dataclass(frozen=True, slots=True)
 class GrammarRefusal:
-    """Why a grammar is refused: `reason` completes the sentence "the grammar can't be used: …"."""
+    """`reason` completes the sentence "the grammar can't be used: …"."""
 
     reason: str
 
@@ -36,8 +35,8 @@ State = tuple[Mapping[str, Any], bytes]
 
 class Prover:
     def __init__(self, vocabulary: bytes) -> None:
-        """Start the process. `vocabulary`: the line that `Vocabulary.described` gives. Raises
-        InternalError if it does not start within START_SECONDS."""
+        """Start the process with the line of `Vocabulary.described`. Raises InternalError after
+        START_SECONDS."""
         self._expired = False
         self.walks = False
         self._child = subprocess.Popen(
@@ -59,16 +58,16 @@ class Prover:
         return self._child.poll() is None
 
     def prove(self, kind: str, text: str, *, seconds: float) -> str | GrammarRefusal:
-        """Try a grammar for at most `seconds` of processor time. Return its text in the engine's
-        form, or why it is refused; then `alive` says whether the process can be used again."""
+        """Try a grammar for `seconds` of processor time. Return its text in the engine's form,
+        or why it is refused."""
         reply = self._told({"kind": kind, "text": text}, seconds)
         return reply if isinstance(reply, GrammarRefusal) else str(reply["grammar"])
 
     def walk(
         self, grammar: str, size: int, eos: list[int], *, seconds: float
     ) -> GrammarRefusal | None:
-        """Make the process follow the answers of one proven grammar from now on. Return why it
-        is refused, or None."""
+        """Make the process follow one proven grammar from now on. Return why it is refused, or
+        None."""
         self.walks = True
         reply = self._told({"walk": grammar, "size": size, "eos": eos}, seconds)
         return reply if isinstance(reply, GrammarRefusal) else None
@@ -82,8 +81,8 @@ class Prover:
         return GrammarRefusal(answer["error"]) if answer["error"] else answer
 
     def step(self, asked: Mapping[str, Any], *, seconds: float) -> State | None:
-        """Return the state after more tokens; None if the process died over it. It ends itself
-        after `asked["seconds"]` of processor time, and is killed after `seconds` of real time."""
+        """Return the state after more tokens; None if the process died. It has
+        `asked["seconds"]` of processor time and `seconds` of real time."""
         stdin, stdout = self._child.stdin, self._child.stdout
         assert stdin is not None and stdout is not None
         try:

@@ -1,8 +1,7 @@
 """Turns a Lark grammar of a text into one of the same text inside a JSON string.
 
-Each terminal is rewritten to match what JSON writes for its characters. The engine's lexer can't
-tell where such terminals end, so all rules become one terminal, which needs a grammar without
-recursion. The regular expressions are those of Rust's regex crate.
+All rules become one terminal, because the engine's lexer can't tell where rewritten terminals end;
+that needs a grammar without recursion. Regular expressions are those of Rust's regex crate.
 """
 
 import json
@@ -67,8 +66,7 @@ class QuotedLark:
 
 
 def quoted_lark(text: str) -> QuotedLark:
-    """Return the grammar for the inside of a JSON string. Raises ValueError, with the reason, if
-    it can't be rewritten."""
+    """Return the grammar for the inside of a JSON string. Raises ValueError with the reason."""
     rules, terminal = _Grammar(), _Grammar(is_terminal=True)
     as_rules = _LARK.sub(rules.token, text)
     if rules.regular:
@@ -80,8 +78,8 @@ def quoted_lark(text: str) -> QuotedLark:
 
 
 class _Grammar:
-    """Rewrites the tokens of a grammar from left to right. `is_terminal`: each rule becomes a
-    terminal. `escapes`: whether a terminal matches characters that JSON escapes."""
+    """Rewrites the tokens of a grammar. `escapes`: whether a terminal matches characters that
+    JSON escapes."""
 
     def __init__(self, *, is_terminal: bool = False) -> None:
         self._is_terminal = is_terminal
@@ -188,8 +186,8 @@ def _dot_all(flags: str, *, dot_all: bool) -> bool:
 
 
 class _RegexQuoting:
-    """Rewrites the atoms of one expression from left to right. `dot_all`: whether a dot matches
-    a new line, in this group and in those around it."""
+    """Rewrites the atoms of one expression. `dot_all`: whether a dot matches a new line, by
+    group."""
 
     def __init__(self, *, dot_all: bool) -> None:
         self._dot_all = [dot_all]

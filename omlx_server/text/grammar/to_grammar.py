@@ -1,5 +1,5 @@
-"""Turns a JSON schema, a pattern, choices or a client's grammar into the text that is compiled,
-which is also the key of the cache."""
+"""Turns a schema, pattern, choices or client's grammar into the text that is compiled, the key
+of the cache."""
 
 import json
 import re
@@ -63,8 +63,7 @@ class GrammarSpec:
 
 
 def refusal(spec: GrammarSpec, reason: str) -> BadRequest:
-    """Return the error for a grammar that the engine refuses. For one that the server wrote it
-    names the field and quotes no rule."""
+    """Return the error for a refused grammar; it quotes no rule of one that the server wrote."""
     match = _OF_RULE.fullmatch(reason) if spec.kind is GrammarKind.TOOLS else None
     if match is None:
         problem, param = reason, spec.param
@@ -105,13 +104,12 @@ def choice(options: Sequence[str], param: str) -> GrammarSpec:
 
 
 def grammar(text: str, param: str) -> GrammarSpec:
-    """Return a client's grammar: Lark in the engine's dialect, or llama.cpp's GBNF. It always
-    runs in a process of its own."""
+    """Return a client's Lark or GBNF, which runs in a process of its own."""
     return GrammarSpec(GrammarKind.GRAMMAR, _storable(text, param), param)
 
 
 def schema_text(schema: Any, param: str, whitespace: str | None = None) -> str:
-    """Return the text of a grammar for one prepared schema. Raises what `inline_schema` raises."""
+    """Return a grammar of one prepared schema. Raises as `inline_schema`."""
     inline = inline_schema(schema, param, whitespace=whitespace)
     return f'{{"grammars":[{{"json_schema":{inline}}}]}}'
 
@@ -119,8 +117,8 @@ def schema_text(schema: Any, param: str, whitespace: str | None = None) -> str:
 def inline_schema(
     schema: Any, param: str, *, whitespace: str | None = None, lenient: bool = False
 ) -> str:
-    """Return a prepared schema as JSON text, in the form that `%json` and `json_schema` take.
-    Raises BadRequest for a schema that nothing satisfies, and for NaN and infinity."""
+    """Return a prepared schema as JSON for `%json`. Raises BadRequest for an unsatisfiable one,
+    NaN and infinity."""
     if schema is False:
         raise BadRequest(f"{param}: nothing satisfies the schema", param=param)
     options = {
@@ -134,8 +132,7 @@ def inline_schema(
 
 
 def as_rule(spec: GrammarSpec) -> str:
-    """Return the right side of a Lark rule for a spec that describes JSON. Raises BadRequest for
-    other kinds."""
+    """Return the right side of a Lark rule. Raises BadRequest unless the spec describes JSON."""
     if spec.kind not in (GrammarKind.JSON_OBJECT, GrammarKind.JSON_SCHEMA):
         raise BadRequest(
             f"{spec.param} can't be used together with tools that the model is free to call",

@@ -4,8 +4,8 @@
     {"name": "get_weather", "arguments": {"city": "Paris"}}
     </tool_call>
 
-Forced calls have this form for all models; other calls have the model's own markers (`CallSyntax`).
-A marker that is a control token in the vocabulary is that token, else plain text.
+Forced calls have this form for all models; others have the model's own markers (`CallSyntax`),
+control tokens where the vocabulary has them.
 """
 
 import json
@@ -71,8 +71,8 @@ def forced_calls(
     many: bool,
     answer: GrammarSpec | None = None,
 ) -> GrammarSpec:
-    """Return a grammar of nothing but calls of `functions`: one, or with `many` up to MAX_CALLS.
-    With `answer`, which must be JSON: either calls or that. Raises BadRequest."""
+    """Return a grammar of one call or, with `many`, up to MAX_CALLS. `answer`, which must be
+    JSON, may come instead. Raises BadRequest."""
     calls = _Calls(functions, CallSyntax(), special_id)
     more = f"({calls.between} call){{0,{MAX_CALLS - 1}}}" if many else ""
     rules = [f"calls: call {more}", f"call: {calls.begin} body", *calls.rules]
@@ -88,8 +88,8 @@ def free_calls(
     many: bool,
     syntax: CallSyntax | None = None,
 ) -> GrammarSpec:
-    """Return a grammar of any text in which what begins like a call must be one. Without `many`
-    the answer ends with the first call. Raises BadRequest."""
+    """Return a grammar of text with calls. Without `many` it ends with the first call. Raises
+    BadRequest."""
     calls = _Calls(functions, syntax or CallSyntax(), special_id)
     rules = [
         "start: call* tail" if many else "start: tail | call",
@@ -111,7 +111,6 @@ def _spec(
 
 
 def symbols_of(functions: Sequence[Function], schemas: Sequence[Any] = ()) -> int:
-    """Return `symbols_allowed` for a grammar of calls and of `schemas`."""
     if any(function.input and not function.input.regular for function in functions):
         return 0
     return symbols_allowed([*(function.parameters for function in functions), *schemas])
@@ -150,14 +149,13 @@ class _Calls:
 
 
 def marker(text: str, special_id: SpecialId) -> str:
-    """Return a marker in a Lark rule: the control token, where the vocabulary has it."""
     token = special_id(text)
     return literal(text) if token is None else f"<[{token}]>"
 
 
 def arguments(function: Function) -> str:
-    """Return the Lark rule of a call's arguments, an object; `{}` for a function without a
-    schema. Raises BadRequest for a schema of anything but an object."""
+    """Return the Lark rule of a call's arguments. Raises BadRequest for a schema of anything but
+    an object."""
     if function.input is not None:
         opening = r'"{\"input\":" " "? "\""'
         return f'{opening} %lark {{\n{function.input.text}\n}} "\\"}}"'

@@ -1,8 +1,7 @@
 """A program that tries grammars out in a child process, where a crash or an endless loop is
 harmless.
 
-The engine's own limits don't cover long chains of references or intersections of patterns. So a
-client's grammar is compiled here first and walked a few steps; `prover.py` ends the process when
+A client's grammar is compiled here first and walked a few steps; `prover.py` ends the process when
 that takes too long.
 
     stdin                                      stdout
@@ -78,7 +77,7 @@ class Trial:
         return {"error": error, "grammar": grammar}
 
     def walk(self, asked: dict[str, Any]) -> "Walk | str":
-        """Begin to follow the answers of one grammar. Return why it can't be used, or None."""
+        """Begin to follow one grammar. Return why it can't be used, or None."""
         with cpu_limited(asked["seconds"]):
             matcher = LLMatcher(self._engine, asked["walk"], log_level=0, limits=engine_limits())
             first = GrammarConstraint(matcher, asked["size"], frozenset(asked["eos"]))
@@ -87,7 +86,7 @@ class Trial:
 
 
 class Walk:
-    """The states of all answers of a grammar, by number. A state that takes too long ends the
+    """The states of a grammar's answers, by number. A state that takes too long ends the
     process."""
 
     def __init__(self, first: GrammarConstraint) -> None:
@@ -96,7 +95,6 @@ class Walk:
         limit_memory(vm_bytes() + WALK_BYTES)
 
     def step(self, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Return the state after the tokens `asked["take"]`, and its mask."""
         for number in asked["forget"]:
             self._states.pop(number, None)
         with cpu_limited(asked["seconds"]):
@@ -152,8 +150,7 @@ def some_token(mask: bytes, chance: random.Random) -> int:
 
 @contextmanager
 def cpu_limited(seconds: float) -> Iterator[None]:
-    """End the process when the block takes more than `seconds` of processor time, also within
-    the engine."""
+    """End the process when the block takes more than `seconds` of processor time."""
     limit_cpu(seconds)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
@@ -163,7 +160,6 @@ def cpu_limited(seconds: float) -> Iterator[None]:
 
 
 def limit_cpu(seconds: float) -> None:
-    """Let the process end after about twice `seconds` more of processor time."""
     used = time.process_time()
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     resource.setrlimit(resource.RLIMIT_CPU, (int(used + 2 * seconds) + 2, hard))

@@ -1,7 +1,6 @@
-"""The tokens of one model in the form that the grammar engine needs.
+"""The tokens of one model in the form of the grammar engine. Any thread.
 
-Immutable but for what is made on first use; any thread. A grammar reaches control tokens by name or
-id only. Ids that stand for nothing are never allowed.
+A grammar reaches control tokens by name or id only. Ids that stand for nothing are never allowed.
 """
 
 import json
@@ -67,11 +66,8 @@ class Vocabulary:
 
 
 class _Speller(TokenizerWrapper):
-    """Spells what a grammar forces with the model's own tokenizer.
-
-    A spelling that is not byte for byte the text is replaced. It must not hold the engine, which
-    holds it: the collector does not see through such a ring.
-    """
+    """Spells forced text with the model's own tokenizer. It must not hold the engine, which
+    holds it: the collector does not see through such a ring."""
 
     def __init__(self, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
         self.eos_token_id = vocabulary.eos_ids[0]

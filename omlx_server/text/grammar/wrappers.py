@@ -30,8 +30,7 @@ class Anything:
 
 
 class Around:
-    """Base of constraints that wrap `inner`, which the answer must obey, too. A copy has its own
-    copy of `inner`."""
+    """Base of constraints that wrap `inner`, which the answer must obey, too."""
 
     def __init__(self, inner: Constraint) -> None:
         self._inner = inner

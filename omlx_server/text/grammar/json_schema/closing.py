@@ -1,9 +1,8 @@
-"""Closes the objects of a schema: they may have only the properties that it lists.
+"""Closes the objects of a schema: they may have only the properties that it lists, since a model
+invents keys until its tokens are used up.
 
-A model that may invent keys does so until its tokens are used up. So other properties are refused
-where a schema lists some, unless `additionalProperties` allows them. Schemas joined by `allOf`, or
-by a key that applies one beside others, are closed as a whole. The schemas of a `oneOf` are closed
-one by one where that keeps them exclusive.
+Objects without a list, or with `additionalProperties`, stay open. Schemas joined by `allOf` and the
+like are closed as a whole; those of a `oneOf` one by one where they stay exclusive.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +25,8 @@ _OPEN_FORM = "omlx-open-"
 
 @dataclass(slots=True)
 class Listed:
-    """`names` and `patterns`: the properties that schemas list or require, in order. `lists`:
-    whether there is any list. `others`: whether other properties are allowed. `least`: the
-    fewest properties of an object."""
+    """`names` and `patterns` of listed or required properties. `lists`: whether there is any
+    list. `others`: whether other properties are allowed. `least`: the fewest properties."""
 
     names: dict[str, None] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)
@@ -43,8 +41,7 @@ class Listed:
 
 
 def closed(schema: Any, param: str) -> Any:
-    """Return a copy in which objects that list properties refuse unlisted ones. Raises
-    BadRequest for too many references."""
+    """Return a closed copy. Raises BadRequest for too many references."""
     if not isinstance(schema, dict):
         return schema
     work = _Closing(schema, param)
@@ -173,8 +170,7 @@ def _note(found: Listed, schema: Mapping[str, Any]) -> None:
 
 
 def _shut(schema: Mapping[str, Any], listed: Listed) -> dict[str, Any]:
-    """Return a schema that allows only what is listed. A listed property without a schema may be
-    anything."""
+    """A listed property without a schema may be anything."""
     copy = dict(schema)
     if not listed.closable or "additionalProperties" in schema:
         return copy

@@ -1,7 +1,5 @@
-"""Tells whether an answer to one schema of a `oneOf` can satisfy another one, too.
-
-An answer is taken to have only the properties that its schema lists (`closing.py`).
-"""
+"""Tells whether an answer to one schema of a `oneOf` can satisfy another one. Only listed
+properties count."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,8 +26,7 @@ class _Shape:
 
 
 def exclusive(schemas: Sequence[Any], root: Mapping[str, Any]) -> bool:
-    """Return whether no answer to one of `schemas` satisfies another; False where this can't be
-    told."""
+    """Return whether no answer to one of `schemas` satisfies another; False where unknown."""
     shapes = [_shape(schema, root) for schema in schemas[: _MOST + 1]]
     objects = [shape for shape in shapes if shape is not None]
     names = sum(len(shape.properties) + len(shape.required) for shape in objects)

@@ -12,13 +12,12 @@ _ANNOTATIONS = frozenset(["title", "description", "examples", "$comment", "forma
 
 
 def is_usable(pattern: str) -> bool:
-    """Return whether a pattern has no lookaround and no backreference."""
     return not any(part["unusable"] for part in _PARTS.finditer(pattern))
 
 
 def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema of an object that allows all that `schema` allows, and more where patterns
-    could meet each other or a listed property."""
+    """Return a schema that allows all that `schema` allows, and more where patterns could
+    overlap."""
     patterns = schema["patternProperties"]
     usable = {pattern: value for pattern, value in patterns.items() if is_usable(pattern)}
     copy = {**schema, "patternProperties": usable}
@@ -30,8 +29,8 @@ def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_names(schema: Mapping[str, Any], names: Any) -> dict[str, Any] | None:
-    """Return `schema` with the names of its properties held to the schema `names`; None where
-    that can't be enforced."""
+    """Return `schema` with its property names held to `names`; None where that can't be
+    enforced."""
     name_schema = {} if names is True else names
     if not isinstance(name_schema, Mapping):
         return None

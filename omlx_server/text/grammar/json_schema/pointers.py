@@ -6,8 +6,7 @@ from urllib.parse import unquote
 
 
 def resolved(root: Mapping[str, Any], reference: str) -> Any:
-    """Return the part of `root` that a JSON pointer such as `#/$defs/node` refers to; None where
-    there is none."""
+    """Return the part of `root` that a JSON pointer refers to, or None."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     found: Any = root

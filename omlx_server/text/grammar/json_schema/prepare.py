@@ -1,5 +1,5 @@
-"""Prepares a client's JSON schema for the engine, and says where a keyword can't be enforced.
-Keywords that forbid nothing are dropped; unknown ones stay."""
+"""Prepares a client's JSON schema for the engine. Keywords that forbid nothing are dropped;
+unknown ones stay."""
 
 import logging
 from collections.abc import Mapping
@@ -65,12 +65,8 @@ OPTIONS = "x-guidance"
 
 
 def prepared(schema: object, param: str, *, lenient: bool = False) -> Any:
-    """Return a copy of a schema for the engine. Raises BadRequest with `param` and the place in the
-    schema.
-
-    With `lenient` what can't be enforced is left out, with a warning in the log, instead of
-    raising.
-    """
+    """Return a prepared copy. Raises BadRequest with `param` and the place of what can't be
+    enforced; with `lenient` it is left out, with a warning."""
     if _deeper_than(schema, MAX_DEPTH):
         raise BadRequest(f"{param} is nested more than {MAX_DEPTH} levels deep", param=param)
     work = _Preparation(schema, param, lenient)
