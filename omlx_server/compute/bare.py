@@ -60,14 +60,13 @@ def _times_together(
 
 
 def rate_since_all_began(times: Sequence[Sequence[float]]) -> float:
-    """Return tokens per second while all answers run, by the times of their tokens."""
+    """Return tokens per second while all answers run."""
     begun, ended = max(row[0] for row in times), min(row[-1] for row in times)
     count = sum(begun < at <= ended for row in times for at in row)
     return count / (ended - begun) if ended > begun else 0.0
 
 
 def matmul_gflops() -> float:
-    """Return the best of three float32 matrix products."""
     matrix = mx.ones((_SIDE, _SIDE))
     mx.eval(matrix)
     seconds = []
@@ -92,7 +91,7 @@ class Gap:
 
 
 def gap_after(loaded: LoadedModel, tokens: Sequence[int], first: int, second: int) -> Gap:
-    """Return the gap of two tokens after `tokens`, by the model alone. Waits."""
+    """Return the gap of two tokens after `tokens`. Waits."""
     model, caches = loaded.target, cache_ops.new_caches(loaded.target)
     size, last = device_policy.current().chunk, len(tokens) - 1
     for start in range(0, last, size):

@@ -1,8 +1,7 @@
 """The live batch: rows that decode together. Rows join and leave between steps.
 
 Invariants: `rows`, the newest tokens [B] and the rows of every cache are in the same order. A lone
-first row keeps its solo caches. Rows of a recurrent model without a state yet come last, in caches
-of their own.
+first row keeps its solo caches. Recurrent rows without a state yet come last, in their own caches.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -47,7 +46,7 @@ class LiveBatch:
         adapters: AdapterStore | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        """Create an empty batch. Of several `ranks` only the first samples."""
+        """Of several `ranks` only the first samples."""
         self._ranks = ranks
         self._follows = ranks is not None and not ranks.leads
         self._adapters = adapters or AdapterStore()
@@ -83,11 +82,10 @@ class LiveBatch:
         return tuple([row.id for row in self.rows])
 
     def row_of(self, id: SequenceId) -> int | None:
-        """Return the current index of a row; None when it is not live."""
+        """Return a row's index; None when it is not live."""
         return next((i for i, row in enumerate(self.rows) if row.id == id), None)
 
     def tokens(self, index: int) -> int:
-        """Return the number of a row's tokens in the caches."""
         return self.rows[index].position - 1
 
     @property
@@ -134,7 +132,7 @@ class LiveBatch:
             self._drafter.keep(keep)
 
     def join(self, arrivals: Sequence[Prefilled]) -> None:
-        """Add the rows of all arrivals of a step. A decode must come between two calls."""
+        """Add all arrivals of a step. A decode must come between two calls."""
         if not arrivals:
             return
         self.catch_up()
@@ -155,7 +153,7 @@ class LiveBatch:
         self.has_newcomers = True
 
     def _add_beginners(self, arrivals: Sequence[Prefilled]) -> None:
-        """Add rows without a state. Their caches stay apart until the next decode."""
+        """Their caches stay apart until the next decode."""
         assert self._beginners is None, "a batch is decoded before others join"
         if not self.rows and len(arrivals) == 1:
             self._add_rows(arrivals[0])
@@ -173,7 +171,7 @@ class LiveBatch:
 
     @property
     def constrained(self) -> bool:
-        """Whether a row's next token must be known before the one after it is sampled."""
+        """Whether a row's next token must be known before another is sampled."""
         return any(row.constraint is not None for row in self.rows)
 
     def decode(
@@ -186,8 +184,7 @@ class LiveBatch:
     def feeds(
         self, drafts: Mapping[SequenceId, Sequence[int]], asks: Mapping[SequenceId, int]
     ) -> list[Feed]:
-        """Return each row's newest token and draft; empty without a draft. Waits for the
-        drafter."""
+        """Return each row's newest token and draft; empty without drafts. Waits for the drafter."""
         self.drafted = None
         if asks and self._drafter is not None and self._beginners is None:
             counts = [asks.get(row.id, 0) for row in self.rows]
@@ -200,9 +197,9 @@ class LiveBatch:
     def begin(
         self, feeds: list[Feed] | None = None, *, samples_late: bool = False
     ) -> Callable[[], Decoded]:
-        """Prepare a decode; the result samples it, once all constraints have taken the tokens of
-        the decode before. With `samples_late` the forward is launched now. After a decode with
-        feeds, its tokens must be taken before the next one."""
+        """Prepare a decode; the result samples it, once all constraints have the tokens before.
+        With `samples_late` the forward is launched now. After a decode with feeds, its tokens
+        must be taken before the next one."""
         self.has_newcomers = False
         if feeds:
             verifying = self._verify(feeds)
@@ -259,7 +256,7 @@ class LiveBatch:
         put_back: Sequence[Callable[[Sequence[int]], None]],
         right: Sequence[int],
     ) -> None:
-        """Restore recurrent states after wrong drafts, and compute the right part again. Waits."""
+        """Restore recurrent states after wrong drafts, and compute the right part. Waits."""
         width = tokens.shape[1]
         back = [_rejects(feed, count) for feed, count in zip(feeds, right, strict=True)]
         padding = [width - len(feed.states) for feed in feeds]
@@ -315,7 +312,6 @@ class LiveBatch:
         return mx.concatenate(logits)
 
     def _add_caches(self, arrival: Prefilled) -> None:
-        """Merge an arrival's caches layer by layer, so that few layers exist twice."""
         count = len(arrival.joins)
         if not self._caches and count == 1 and arrival.solo:
             cache_ops.begin_decode(arrival.caches)
@@ -367,8 +363,7 @@ def _drafter_of(model: nn.Module, vocab: int) -> Drafter | None:
 def _join_layers(
     layers: Caches, incoming: list[Caches], *, own_solo: bool, solo: bool
 ) -> Iterator[Cache]:
-    """Yield the merged caches, each once it is in `layers`. The flags tell which caches are
-    solo."""
+    """Yield the merged caches, each once it is in `layers`."""
     for number in range(len(layers)):
         layers[number] = _joined(layers, incoming, number, own_solo=own_solo, solo=solo)
         yield layers[number]
@@ -377,8 +372,8 @@ def _join_layers(
 def _joined(
     layers: Caches, incoming: list[Caches], number: int, *, own_solo: bool, solo: bool
 ) -> Cache:
-    """Return one layer's cache with the incoming rows. Takes the old caches out of their lists, so
-    that their memory is freed as soon as it is copied."""
+    """Return one layer's merged cache. The old caches leave their lists, so that their memory is
+    freed once copied."""
     layer, layers[number] = layers[number], None
     members = [caches[number] for caches in incoming]
     for caches in incoming:

@@ -44,13 +44,13 @@ def can_group(caches: Caches) -> bool:
 
 
 def is_recurrent(caches: Caches) -> bool:
-    """Return whether a layer keeps a recurrent state; rows then can't be padded on the right."""
+    """Return whether a layer keeps a recurrent state. Such rows can't be padded on the right."""
     return any(codec_of(leaf).recurrent for leaf in leaves(caches))
 
 
 def verifies(caches: Caches, *, stops_at_row_ends: bool = False) -> DraftVerification:
-    """Return when rows with such caches can verify drafts: never where a decode leaves other caches
-    than a prefill; recurrent states only alone, unless they stop at row ends."""
+    """Return when rows with such caches can verify drafts: recurrent states only alone, unless
+    they stop at row ends."""
     codecs = [(codec_of(leaf), leaf) for leaf in leaves(caches)]
     if not all(codec.stores_decoded for codec, _ in codecs):
         return DraftVerification.NEVER
@@ -62,7 +62,6 @@ def verifies(caches: Caches, *, stops_at_row_ends: bool = False) -> DraftVerific
 
 
 def cuts_rows_apart(caches: Caches) -> bool:
-    """Return whether rows can take back different numbers of tokens."""
     codecs, has_states = [codec_of(leaf) for leaf in leaves(caches)], is_recurrent(caches)
     return all(
         codec.recurrent or (codec.cuts_rows_cheaply and (codec.puts_rows_back or not has_states))
@@ -75,8 +74,8 @@ def can_cut_back(caches: Caches) -> bool:
 
 
 def undo(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
-    """Return functions that undo the next forward: row i forgets its last counts[i] tokens, all of
-    the forward or its padding. Empty where `cut_back` suffices."""
+    """Return functions that undo the next forward: row i forgets its last counts[i] tokens, all
+    or its padding. Empty where `cut_back` suffices."""
     return [] if can_cut_back(caches) else undo_all(caches)
 
 
@@ -91,7 +90,7 @@ def forward_decoding(
     model: Callable[..., mx.array], tokens: mx.array, lengths: Sequence[int], caches: Caches
 ) -> mx.array:
     """Return logits [B, T, V] for `tokens` int [B, T], padded after lengths[i]. All caches but
-    recurrent states take in the padding."""
+    recurrent states take in padding."""
     for leaf in leaves(caches):
         codec_of(leaf).begin_verify(leaf, lengths, tokens.shape[1])
     logits = model(tokens, cache=caches)
@@ -101,7 +100,7 @@ def forward_decoding(
 
 
 def cut_back(caches: Caches, counts: Sequence[int]) -> None:
-    """Forget the last counts[i] tokens of row i, fewer than the newest forward; not of recurrent
+    """Forget row i's last counts[i] tokens, fewer than the newest forward; not of recurrent
     states."""
     for leaf in leaves(caches):
         codec = codec_of(leaf)
@@ -166,7 +165,7 @@ def extend(batch: Caches, other: Caches) -> None:
 
 
 def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
-    """Keep only these rows of a batch, in this order."""
+    """Keep only these rows, in this order."""
     for cache in batch:
         cache.filter(list(rows))
 
@@ -196,12 +195,11 @@ def forward_padded(
 
 
 def nbytes(caches: Caches) -> int:
-    """Return the bytes of the caches, spare room included."""
     return sum(cache.nbytes for cache in caches)
 
 
 def compute_rearranged(caches: Iterable[Cache]) -> None:
-    """Compute caches whose rows changed, part by part (hardware/copies.py)."""
+    """Compute caches whose rows changed, part by part."""
     compute_copies(
         array
         for cache in caches
@@ -211,8 +209,7 @@ def compute_rearranged(caches: Iterable[Cache]) -> None:
 
 
 def one_number(caches: Caches) -> mx.array:
-    """Return a copy of a number that is computed once all layers are. (A reference would keep the
-    cache from being written in place.)"""
+    """Return a copy of a number that is computed once all layers are."""
     state = dict(tree_flatten(caches[-1].state)).values()
     array = [one for one in state if isinstance(one, mx.array) and one.size][-1]
     return array[(0,) * array.ndim] + 0

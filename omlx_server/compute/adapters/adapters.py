@@ -58,8 +58,7 @@ class AdapterStore:
         return self.nbytes - group.nbytes + group.nbytes_with(adapter)
 
     def needs(self, adapter: Adapter) -> int:
-        """Return the most extra bytes during a load: file, matrices, their float32, new stacks,
-        zeros."""
+        """Return the most extra bytes during a load."""
         stacks = self._group(adapter).nbytes_with(adapter)
         return 3 * adapter.nbytes + stacks + min(stacks, SLICE_BYTES)
 
@@ -77,7 +76,7 @@ class AdapterStore:
         check_shapes(adapter, model)
 
     def touch(self, adapter: Adapter) -> bool:
-        """Mark an adapter as most recently used, and return whether it is loaded."""
+        """Mark as most recently used. Return whether it is loaded."""
         if adapter not in self.loaded:
             return False
         del self.loaded[adapter]
@@ -85,7 +84,7 @@ class AdapterStore:
         return True
 
     def loading(self, model: nn.Module, adapter: Adapter) -> Work[None]:
-        """Load an adapter in slices, unless it is loaded; no other may come or go. Raises
+        """Load an adapter in slices, unless it is loaded. No other may come or go. Raises
         AdapterUnusable."""
         if adapter in self.loaded:
             return
@@ -104,7 +103,7 @@ class AdapterStore:
             raise unusable(adapter, self._refused[adapter])
 
     def unloading(self, adapter: Adapter) -> Work[None]:
-        """Unload an adapter that no row has, in slices. It stays if the work is closed."""
+        """Unload an unused adapter in slices. It stays if the work is closed."""
         del self.loaded[adapter]
         try:
             group = yield from self._groups[adapter.rank].without(adapter)
@@ -114,7 +113,7 @@ class AdapterStore:
         self._change(group)
 
     def _try(self, model: nn.Module, adapter: Adapter) -> None:
-        """Set up a forward that is not computed: a model may do more with a layer than call it."""
+        """Set up an uncomputed forward: a model may do more with a layer than call it."""
         with self.using([adapter]):
             model(mx.array([[0]]))
 
@@ -127,7 +126,7 @@ class AdapterStore:
 
     @contextmanager
     def using(self, rows: RowAdapters) -> Iterator[None]:
-        """Give each row its adapter, which must be loaded, in forwards within the block."""
+        """Give each row its loaded adapter in forwards within the block."""
         placed = self._placed(rows) if any(rows) else ()
         try:
             for place, layer in placed:
@@ -138,7 +137,7 @@ class AdapterStore:
                 place.restore()
 
     def adapted(self, forward: Callable[..., A], rows: RowAdapters) -> Callable[..., A]:
-        """Return a forward over rows with these adapters; `forward` itself where no row has one."""
+        """Return a forward over rows with these adapters."""
         if not any(rows):
             return forward
 
@@ -149,7 +148,6 @@ class AdapterStore:
         return run
 
     def _placed(self, rows: RowAdapters) -> _Placed:
-        """Return the layers for a forward, and where they stand; the newest are cached."""
         if self._last_placed[0] == tuple(rows):
             return self._last_placed[1]
         missing = [adapter.name for adapter in rows if adapter and adapter not in self.loaded]

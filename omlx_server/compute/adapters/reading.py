@@ -1,4 +1,4 @@
-"""Reads the weights of an adapter, and checks them against the model. Mlx thread."""
+"""Reads an adapter's weights, and checks them against the model. Mlx thread."""
 
 import hashlib
 import io
@@ -19,7 +19,7 @@ _CHANGED = "its files have just changed"
 
 
 def reading(adapter: Adapter) -> Work[Matrices]:
-    """Read the matrices of an adapter, in slices. Raises AdapterUnusable."""
+    """Read an adapter's matrices, in slices. Raises AdapterUnusable."""
     try:
         config = (adapter.path / CONFIG).read_bytes()
         content, digest = yield from _content(adapter.path / WEIGHTS)
@@ -40,7 +40,6 @@ def unusable(adapter: Adapter, why: str) -> AdapterUnusable:
 
 
 def _content(file: Path) -> Work[tuple[io.BytesIO, bytes]]:
-    """Read a file together with its SHA-256."""
     content, digest = io.BytesIO(), hashlib.sha256()
     with file.open("rb") as opened:
         while piece := opened.read(_PIECE):
@@ -52,7 +51,7 @@ def _content(file: Path) -> Work[tuple[io.BytesIO, bytes]]:
 
 
 def check_shapes(adapter: Adapter, model: nn.Module) -> None:
-    """Raise AdapterUnusable for matrices that don't fit the model. Reads no weights."""
+    """Raise AdapterUnusable for matrices that don't fit the model."""
     for path, (a, b) in adapter.shapes.items():
         inner, outer = sizes_of(adapter, place_of(adapter, model, path).layer, path)
         needed = (inner, adapter.rank), (adapter.rank, outer)
@@ -91,7 +90,7 @@ class LayerEntry:
 
 
 def _index(name: str) -> int:
-    """Return a name as the index of a list. Raises ValueError for "01" and other spellings."""
+    """Raises ValueError for "01" and other spellings."""
     if not (name.isdecimal() and name == str(int(name))):
         raise ValueError(name)
     return int(name)
@@ -110,7 +109,7 @@ def place_of(adapter: Adapter, model: nn.Module, path: str) -> LayerEntry:
 
 
 def sizes_of(adapter: Adapter, layer: object, path: str) -> tuple[int, int]:
-    """Return the input and output widths of a linear layer. Raises AdapterUnusable for others."""
+    """Return the input and output widths of a linear layer. Raises AdapterUnusable."""
     if isinstance(layer, nn.QuantizedLinear):
         outer, groups = layer.scales.shape
         return groups * layer.group_size, outer

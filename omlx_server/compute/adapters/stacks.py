@@ -30,7 +30,7 @@ _F32 = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdapterStack:
-    """The matrices of all adapters in one layer. Those in `having` have some there."""
+    """The matrices of all adapters in one layer."""
 
     a: mx.array
     b: mx.array
@@ -73,7 +73,7 @@ class RankGroup:
         return len(self.adapters) * sum(stack.slot_bytes for stack in left)
 
     def joined(self, adapter: Adapter, matrices: Matrices) -> "Work[RankGroup]":
-        """Return the group with one more adapter, made in slices."""
+        """Return the group with one more adapter, in slices."""
         paths = {**self.stacks, **matrices}
         stacks = yield from _compute(
             (path, self._joined(path, adapter, matrices)) for path in paths
@@ -88,7 +88,7 @@ class RankGroup:
         return AdapterStack(a, b, having | {adapter.digest} if new else having)
 
     def without(self, adapter: Adapter) -> "Work[RankGroup]":
-        """Return the group without one adapter, made in slices."""
+        """Return the group without one adapter, in slices."""
         slot = 1 + self.adapters.index(adapter)
         slots = mx.array([at for at in range(1 + len(self.adapters)) if at != slot])
         stacks = yield from _compute(
@@ -100,7 +100,7 @@ class RankGroup:
         return RankGroup(self.rank, left, stacks)
 
     def slots_of(self, adapters: Sequence[Adapter | None]) -> "RowSlots | None":
-        """Return the rows' slots in this group; None where no row has an adapter of it."""
+        """Return the rows' slots; None where no row has an adapter of this group."""
         slots = {adapter: slot for slot, adapter in enumerate(self.adapters, 1)}
         indices = [slots.get(adapter, 0) if adapter else 0 for adapter in adapters]
         if not any(indices):
@@ -115,7 +115,7 @@ class RankGroup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowSlots:
-    """Rows of a forward in a `group`: their slots uint32 [B] and scales float32 [B, 1, 1]."""
+    """The rows' slots uint32 [B] and scales float32 [B, 1, 1] in a `group`."""
 
     group: RankGroup
     slots: mx.array
@@ -130,7 +130,7 @@ class AdaptedLinear:
         self._parts = parts
 
     def __call__(self, x: mx.array) -> mx.array:
-        """Return the layer's output for `x` [B, ..., in] plus each row's adapter, in float32."""
+        """Return the output for `x` [B, ..., in] plus each row's adapter, in float32."""
         y: mx.array = self._linear(x)
         for stack, rows in self._parts:
             flat = x.reshape(rows.slots.size, -1, x.shape[-1]).astype(mx.float32)
@@ -155,7 +155,6 @@ def _compute(stacks: Iterable[tuple[str, AdapterStack]]) -> Work[dict[str, Adapt
 
 
 def _with_slot(old: mx.array | None, new: mx.array | None, count: int) -> mx.array:
-    """Return `count` slots and one more; zeros where there is none."""
     like: Any = new if old is None else old[0]
     first = mx.zeros((count, *like.shape)) if old is None else old
     last = mx.zeros(like.shape) if new is None else new

@@ -17,7 +17,6 @@ class Gemma3Model(gemma3.Model):  # type: ignore[misc]
     """mlx-lm's Gemma 3, which also accepts the weight names of newer checkpoints."""
 
     def sanitize(self, weights: Weights) -> Weights:
-        """Return the language model's weights by mlx-lm's names."""
         named: Weights = {}
         for name, array in weights.items():
             if name.startswith("model.language_model."):
@@ -31,5 +30,5 @@ class Gemma3Model(gemma3.Model):  # type: ignore[misc]
 
 
 def classes(config: Mapping[str, Any]) -> tuple[type[nn.Module], type[Any]] | None:
-    """Return the classes for mlx-lm's `load_model`, if config.json is of such a model."""
+    """Return the classes for mlx-lm's `load_model`, or None for other models."""
     return (Gemma3Model, gemma3.ModelArgs) if config.get("model_type") == "gemma3" else None

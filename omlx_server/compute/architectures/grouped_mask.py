@@ -18,7 +18,6 @@ class GroupedMaskRowsKVCache(WholeRowsKVCache):
 
 
 class GroupedMaskKVCache(WholeKVCache):
-    """A WholeKVCache whose batch form makes masks of five dimensions, for gemma2's scores [B, G, H
-    / G, L, T]."""
+    """A WholeKVCache for gemma2's scores [B, G, H / G, L, T]."""
 
     batch_form: ClassVar[type[RowsKVCache]] = GroupedMaskRowsKVCache

@@ -20,8 +20,8 @@ from omlx_server.compute.architectures import special
 
 @dataclass(frozen=True, slots=True)
 class HeadsStyle:
-    """The layout of an architecture's heads. `names` maps our parts to its weights; the rest is the
-    `layer`. `chains_normed`: the next hidden state is normed."""
+    """How an architecture lays out its heads. `names` maps our parts to its weights; the rest is
+    the `layer`. `chains_normed`: the next hidden state is normed."""
 
     names: Mapping[str, str]
     layer: str
@@ -50,8 +50,6 @@ STYLES: Mapping[str, HeadsStyle] = {
 
 
 class PredictionHeads(nn.Module):
-    """One head, used again for each further token."""
-
     def __init__(self, layer: nn.Module, hidden: int, eps: float, style: HeadsStyle) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.embed_norm = nn.RMSNorm(hidden, eps=eps)
@@ -74,7 +72,7 @@ class PredictionHeads(nn.Module):
 
 
 class Headed(nn.Module):
-    """A model with its heads. Its caches are those of the `target`, then one of the heads."""
+    """A model with its heads. Its caches are the `target`'s, then the heads'."""
 
     def __init__(self, target: nn.Module, heads: PredictionHeads, like: int) -> None:
         """The heads' cache is like that of layer number `like`."""
@@ -89,7 +87,7 @@ class Headed(nn.Module):
         return [*target, like[self._like]]
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Return the target's logits [B, T, V] for tokens int [B, T]; both take these in."""
+        """Return the target's logits [B, T, V] for tokens int [B, T], which both take in."""
         logits, hidden = self.decode(tokens, cache[: self.own_caches])
         before = mx.concatenate([mx.zeros_like(hidden[:, :1]), hidden[:, :-1]], axis=1)
         self.draft(tokens, before, cache[self.own_caches :])
@@ -125,5 +123,4 @@ class Headed(nn.Module):
 
 
 def language_model(model: nn.Module) -> Any:
-    """Return the language part of a model."""
     return model.language_model if "language_model" in model else model

@@ -41,7 +41,6 @@ class Idefics3Model(nn.Module):
         return logits
 
     def sanitize(self, weights: Weights) -> Weights:
-        """Return the language model's weights by llama's names."""
         named: Weights = {}
         for name, array in weights.items():
             start = next((start for start in _STARTS if name.startswith(start)), None)
@@ -62,6 +61,6 @@ class Idefics3Model(nn.Module):
 
 
 def classes(config: Mapping[str, Any]) -> tuple[type[nn.Module], type[ModelArgs]] | None:
-    """Return the classes for mlx-lm's `load_model`, if config.json is of such a model."""
+    """Return the classes for mlx-lm's `load_model`, or None for other models."""
     matches = config.get("model_type") in ("idefics3", "smolvlm")
     return (Idefics3Model, ModelArgs) if matches else None

@@ -10,8 +10,7 @@ from mlx_lm.models.cache import RotatingKVCache
 
 class InclusiveRing(RotatingKVCache):  # type: ignore[misc]
     """A ring of `max_size` tokens for a decode, and of one more for a prefill, until
-    `begin_decode`. In mlx-lm's ring the first token of each later chunk would miss its oldest key.
-    Merging makes mlx-lm's batch form, which is for decoding only."""
+    `begin_decode`. Merging makes mlx-lm's batch form, for decoding only."""
 
     decodes = False
 

@@ -30,8 +30,8 @@ class Pair(nn.Module):
         cache: Sequence[Any],
         target: Callable[..., mx.array] | None = None,
     ) -> mx.array:
-        """Return the target's logits [B, T, V] for tokens int [B, T], which both take in. `target`
-        replaces it, for images. Launches the target's caches, so that activations don't add up."""
+        """Return the target's logits [B, T, V] for tokens int [B, T], which both take in.
+        Launches the target's caches, so that activations don't add up."""
         count = self.own_caches
         logits: mx.array = (target or self.target)(tokens, cache=cache[:count])
         device.launch([layer.state for layer in cache[:count]])
@@ -46,7 +46,6 @@ class Pair(nn.Module):
 
 
 def members(model: nn.Module) -> tuple[nn.Module, ...]:
-    """Return the target, and the drafter of a pair; any other model itself."""
     match model:
         case Pair():
             return model.target, model.drafter

@@ -26,12 +26,11 @@ NOT_REUSED: Mapping[str, str] = {
 
 
 def architecture_of(model: nn.Module) -> str:
-    """Return the name of mlx-lm's module that defines the model's class."""
     return type(model).__module__.rpartition(".")[2]
 
 
 def why_alone(model: nn.Module) -> str:
-    """Return why sequences of this model can't share a batch; empty if they can."""
+    """Return why sequences can't share a batch; empty if they can."""
     if any(isinstance(module, DynamicNTKScalingRoPE) for module in model.modules()):
         return "its positions are scaled by the length of one sequence"
     return SERVED_ALONE.get(architecture_of(model), "")
@@ -42,7 +41,7 @@ def fresh_caches(model: nn.Module) -> list[Any]:
 
 
 def adapted(model: nn.Module, caches: list[Any]) -> list[Any]:
-    """Return the fresh `caches`, with caches of ours where mlx-lm's would give wrong answers."""
+    """Return fresh `caches`, with ours where mlx-lm's would give wrong answers."""
     match architecture_of(model):
         case "gemma2" if model.args.num_attention_heads != model.args.num_key_value_heads:
             return [GroupedMaskKVCache(Plain()) if type(c) is KVCache else c for c in caches]

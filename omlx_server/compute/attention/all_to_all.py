@@ -12,8 +12,8 @@ MOST_SCORES = 1 << 26  # 256 MB in float32; a text of 8,192 tokens has 4 GB with
 def attend(
     q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, most_scores: int = MOST_SCORES
 ) -> mx.array:
-    """Return attention [B, H, L, D] for q, k, v [B, H, L, D]. `mask` is bool [B, 1, 1, L] (True is
-    seen) or is added. Unfused, it makes at most `most_scores` scores at a time, and waits."""
+    """Return attention [B, H, L, D] for q, k, v [B, H, L, D]. `mask` is bool [B, 1, 1, L] (True
+    is seen) or added. Unfused, it makes at most `most_scores` scores at a time, and waits."""
     batch, heads, length, width = q.shape
     attention = partial(mx.fast.scaled_dot_product_attention, scale=width**-0.5, mask=mask)
     fused = next((most for most in device_policy.current().fused_widths if most >= width), None)
@@ -32,6 +32,5 @@ def attend(
 
 
 def _padded(array: mx.array, width: int) -> mx.array:
-    """Pad the last axis with zeros, which change no score."""
     more = width - array.shape[-1]
     return mx.pad(array, [(0, 0), (0, 0), (0, 0), (0, more)]) if more else array

@@ -1,5 +1,5 @@
-"""Float32 attention on the CPU backend with powers of two, which take a third of `mx.exp`'s time.
-256 queries on 1,024 keys take 20 ms instead of 32."""
+"""Float32 attention on the CPU backend with powers of two, which take a third of `mx.exp`'s
+time."""
 
 import math
 from typing import Any
@@ -20,8 +20,8 @@ def attention(
     sinks: mx.array | None = None,
     **options: Any,
 ) -> mx.array:
-    """Return [B, H, L, V] for q [B, H, L, D], k [B, G, T, D] and v [B, G, T, V], as
-    `mx.fast.scaled_dot_product_attention`, which serves other dtypes and `options`."""
+    """Attend q [B, H, L, D] to k [B, G, T, D] and v [B, G, T, V]. `mx.fast` serves other dtypes
+    and `options`."""
     if q.dtype != mx.float32 or options:
         return _native(q, k, v, scale=scale, mask=mask, sinks=sinks, **options)
     batch, heads, length, _ = q.shape
@@ -43,7 +43,6 @@ def attention(
 
 
 def _masked(scores: mx.array, mask: mx.array | str) -> mx.array:
-    """Apply a mask to scores [B, H, L, T]: "causal", boolean (True is seen) or added."""
     if isinstance(mask, str):
         length, total = scores.shape[-2:]
         mask = mx.arange(total - length, total)[:, None] >= mx.arange(total)

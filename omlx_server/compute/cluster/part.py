@@ -1,7 +1,7 @@
 """Opens one rank's part of a model, and reads only that part of its weights. Mlx thread.
 
-MLX reads split arrays whole. The slices that a class takes are found by splitting an empty copy of
-the model whose arrays hold their own indices. What is stored in another form is left to MLX.
+MLX reads split arrays whole, so a class's slices are found by splitting an empty copy of the model
+whose arrays hold their own indices. Arrays stored in another form are left to MLX.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,8 +33,7 @@ _MOST_RANGES = 64
 
 @dataclass(frozen=True, slots=True)
 class _Sliced:
-    """A parameter of which a rank keeps a slice along `axis`. Its indices are unique, from `first`
-    on."""
+    """A parameter of which a rank keeps a slice along `axis`."""
 
     name: str
     stored: StoredArray
@@ -44,7 +43,6 @@ class _Sliced:
 
     @property
     def indices(self) -> mx.array:
-        """Each element's number along `axis`, int32 of the stored shape."""
         shape = [1] * len(self.stored.shape)
         shape[self.axis] = -1
         count = self.stored.shape[self.axis]
@@ -71,8 +69,7 @@ class _Sliced:
 def opening_part(
     path: Path, ranks: Ranks, open_model: Open
 ) -> Work[tuple[nn.Module, dict[str, Any]]]:
-    """Open this rank's part of a model, and its config.json. Reads slices. Raises
-    ModelUnavailable."""
+    """Open this rank's part and its config.json, in slices. Raises ModelUnavailable."""
     files = dict[str, mx.array]()
     model, config = guarded_load(path, lambda: open_model(files.update))
     whole = _parameters(model)
@@ -104,7 +101,6 @@ def _parameters(model: nn.Module) -> dict[str, mx.array]:
 
 
 def _sliced(path: Path, files: Arrays, whole: Arrays, part: Arrays) -> Iterator[_Sliced]:
-    """Yield the parameters that are stored as in the `whole` model, and shorter in the `part`."""
     names = {id(array): name for name, array in files.items()}
     stored = stored_arrays(path)
     first = 0
@@ -119,7 +115,6 @@ def _sliced(path: Path, files: Arrays, whole: Arrays, part: Arrays) -> Iterator[
 
 
 def _axes(whole: mx.array, part: mx.array) -> list[int]:
-    """Return the axes along which a part is shorter."""
     if whole.ndim != part.ndim or whole.dtype != part.dtype:
         return []
     sizes = enumerate(zip(whole.shape, part.shape, strict=True))

@@ -37,8 +37,8 @@ class Ranks:
         return self.rank == 0
 
     def shared(self, tokens: mx.array) -> mx.array:
-        """Return rank 0's tokens on every rank. Rank 0 uses its own: a sum without a neighbour
-        holds garbage, and embedding that ends the process."""
+        """Return rank 0's tokens on every rank. Rank 0 uses its own: without a neighbour a sum
+        holds garbage."""
         local = tokens if self.leads else mx.zeros_like(tokens)
         shared = mx.distributed.all_sum(local, group=self.group)
         if self.by_layers:  # else only the rank that has the first layer would take part
@@ -54,8 +54,8 @@ class Ranks:
         return self._of_all(mx.distributed.all_max, number)
 
     def time_sums(self, nbytes: int, rounds: int) -> list[float]:
-        """Return the seconds of each of `rounds` sums of float16 [nbytes / 2]. All ranks must call
-        it."""
+        """Return the seconds of each of `rounds` sums of float16 [nbytes / 2]. All ranks must
+        call it."""
         array, times = mx.zeros((nbytes // 2,), dtype=mx.float16), list[float]()
         for _ in range(1 + rounds):
             began = time.perf_counter()
@@ -74,9 +74,9 @@ class Ranks:
 def form(
     addresses: Sequence[Sequence[str]], rank: int, backend: str = "ring", rdma: Devices = ()
 ) -> Ranks:
-    """Connect with the other ranks, once in a process. `addresses` are the "IP:port"s of each rank;
-    `rdma` the devices for "jaccl". Raises ModelUnavailable, or TimeoutError if a rank is missing,
-    after which this process can't join a group."""
+    """Connect with the other ranks, once in a process. `addresses` are each rank's "IP:port"s,
+    `rdma` the devices for "jaccl". Raises ModelUnavailable, or TimeoutError if a rank is
+    missing; then this process can't join a group."""
     with tempfile.TemporaryDirectory() as directory:
         os.environ.update(environment(Path(directory), addresses, rank, backend, rdma))
         right = addresses[(rank + 1) % len(addresses)]
@@ -101,7 +101,7 @@ def tells_of_loss(error: Exception) -> bool:
 def environment(
     directory: Path, addresses: Sequence[Sequence[str]], rank: int, backend: str, rdma: Devices
 ) -> dict[str, str]:
-    """Return MLX's environment variables for the group. Writes a file into `directory`."""
+    """Return MLX's environment variables. Writes a file into `directory`."""
     file, variables = directory / "group.json", {"MLX_RANK": str(rank)}
     if backend == "jaccl":
         file.write_text(json.dumps(rdma), encoding="utf-8")

@@ -17,7 +17,7 @@ _HEADS = {
 
 
 def split(model: nn.Module, ranks: Ranks) -> None:
-    """Leave this rank's part of a lazy model. Raises ModelUnavailable if it can't be split so."""
+    """Leave this rank's part of a lazy model. Raises ModelUnavailable."""
     inner: Any = getattr(model, "model", None)
     try:
         if hasattr(model, "shard"):

@@ -1,7 +1,5 @@
-"""Reads slices of the arrays in safetensors files. Mlx thread, and reader threads.
-
-Pieces that lie close together are read with what is between them, since seeking costs more.
-"""
+"""Reads slices of arrays in safetensors files. Mlx thread and reader threads. Pieces that lie
+close together are read with what is between them."""
 
 import json
 import os
@@ -122,7 +120,6 @@ def _read_columns(
 
 
 def _read(file: int, offset: int, target: NDArray[np.uint8]) -> None:
-    """Fill `target`. Raises OSError where the file is too short."""
     done = 0
     while done < len(target):
         count = os.preadv(file, [target[done:].data], offset + done)

@@ -1,10 +1,10 @@
 """Ends MLX's wait for a missing rank while it connects the ranks of a ring.
 
 `mx.distributed.init` holds the GIL and waits for ever for its left neighbour. A small process,
-which runs this file, waits a few seconds and then connects in that neighbour's place, and listens
-in the right one's if that was on this machine.
+which runs this file, connects in that neighbour's place after some seconds, and listens in the
+right one's if that was on this machine.
 
-Source: MLX, mlx/distributed/ring/ring.cpp. Standard library only, so that it starts at once.
+Source: MLX, mlx/distributed/ring/ring.cpp. Standard library only, for a fast start.
 """
 
 import select
@@ -40,7 +40,6 @@ class Unblocking:
 
 
 def _run(seconds: float, own: Sequence[str], right: Sequence[str]) -> int:
-    """Run the helper until its standard input ends, and return its exit code."""
     if _ends_within(seconds):
         return 0
     with ExitStack() as stack:

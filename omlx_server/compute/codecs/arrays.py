@@ -41,8 +41,7 @@ class ArraysCodec(Codec):
             cache.finalize()
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
-        """It takes in no padding: only rows that take back all their tokens get the earlier
-        state."""
+        """Only rows that take back all their tokens get the earlier state."""
         # Copied without a copy of the bytes, because a model may update its state in place.
         slots = [None if slot is None else mx.array(slot) for slot in cache.cache]
 
@@ -61,7 +60,6 @@ class ArraysCodec(Codec):
 
 
 def _chosen(back: mx.array, old: mx.array | None, new: mx.array | None) -> mx.array | None:
-    """Return the rows of `old` where `back` [B] is true, else those of `new`."""
     if old is None or new is None or old.shape != new.shape:
         return old
     return mx.where(back.reshape(-1, *[1] * (old.ndim - 1)), old, new)

@@ -38,8 +38,7 @@ class CacheRow:
 
 class Codec:
     """Handles the cache classes in `classes`, solo and batch forms. Stateless. This base class
-    serves all others: they run alone, nothing of them is stored, and memory is bounded, not
-    measured."""
+    serves unknown ones, of which nothing is stored."""
 
     classes: tuple[type, ...] = ()
     kind: LayerKind
@@ -57,32 +56,27 @@ class Codec:
     def batchable(self, fresh: Cache) -> bool:
         return False
 
-    def begin_decode(self, cache: Cache) -> None:
-        """Prepare a solo cache for decoding."""
-
+    def begin_decode(self, cache: Cache) -> None: ...
     def finalize(self, cache: Cache) -> None:
-        """Drop the padding after a forward of right-padded rows."""
         cache.finalize()
 
     def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
         """Prepare for a decode of lengths[i] tokens of row i, padded to `width`."""
 
-    def end_verify(self, cache: Cache) -> None:
-        """End that decode."""
-
+    def end_verify(self, cache: Cache) -> None: ...
     def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
-        """Forget the last counts[i] tokens of row i, at most those of the newest forward. A ring
-        must have got more than one then."""
+        """Forget row i's last counts[i] tokens, at most those of the newest forward, of which a
+        ring needs more than one."""
         raise NotImplementedError
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None] | None:
-        """Return a function that undoes the next forward: row i forgets its last counts[i] tokens,
-        all of the forward or its padding. It undoes several forwards if all rows forget all. None
-        where impossible."""
+        """Return a function that undoes the next forward: row i forgets its last counts[i]
+        tokens, all or its padding. It undoes several forwards if all rows forget all. None where
+        impossible."""
         return (lambda counts: self.cut_back(cache, counts)) if self.cuts_back else None
 
     def reusable(self, fresh: Cache) -> bool:
-        """Return whether parts hold all of this solo cache; a subclass may hold more."""
+        """Return whether parts hold all of this solo cache."""
         return type(fresh) in self.classes
 
     def describe(self, fresh: Cache) -> str:
@@ -94,8 +88,8 @@ class Codec:
         return 0
 
     def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
-        """Return the part for tokens [start, stop) of a row, or a CHECKPOINT cache's whole state:
-        mostly views. Raises IndexError when a WINDOW cache has dropped them."""
+        """Return the part for tokens [start, stop) of a row, or a CHECKPOINT cache's whole
+        state: mostly views. Raises IndexError when a WINDOW cache has dropped them."""
         raise NotImplementedError
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
@@ -115,7 +109,7 @@ class Codec:
         raise NotImplementedError
 
     def leave(self, cache: Cache) -> None:
-        """Hand over what blocks and rows refer to in an ending cache."""
+        """Hand over what blocks and rows refer to."""
 
     def rejoin(self, cache: Cache) -> None:
         """Let blocks refer again to a solo cache whose merge failed."""
@@ -135,13 +129,13 @@ class Codec:
         raise CannotFill(f"its {type(cache).__name__} has an unknown size")
 
     def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
-        """Fill a fresh solo cache with zeros, as after a prefill of `tokens` tokens in chunks of
-        `chunk`. `short` has one token. Raises CannotFill."""
+        """Fill a fresh solo cache with zeros, as after a prefill of `tokens` tokens in chunks.
+        `short` has one token. Raises CannotFill."""
         raise CannotFill(f"its {type(fresh).__name__} can't be filled")
 
 
 def spare_tail(stop: int) -> int:
-    """Return the unused places after the `stop` tokens of a rebuilt cache, at least one."""
+    """Return the unused places after `stop` tokens, at least one."""
     return places_with_room(stop) - stop
 
 
@@ -157,7 +151,6 @@ def concatenate(parts: Sequence[Arrays], spare: int = 0) -> Arrays:
 
 
 def newest(parts: Sequence[Arrays], count: int) -> list[Arrays]:
-    """Return views of the last `count` tokens of ordered parts."""
     last: list[Arrays] = []
     for part in reversed(parts):
         if not count:

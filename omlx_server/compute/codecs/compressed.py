@@ -1,5 +1,5 @@
 """LayerCache (deepseek_v41): a window, compressed groups of tokens, and one open group. A
-checkpoint holds all of it. It has no batch form."""
+checkpoint holds all. No batch form."""
 
 from collections.abc import Callable, Sequence
 

@@ -29,7 +29,6 @@ class KVCodec(Codec):
             cache.finalize()
 
     def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
-        """A row that forgets more than others moves behind padding."""
         if cache.keys is None:
             return
         cache.trim(min(counts))
@@ -64,6 +63,5 @@ class KVCodec(Codec):
         return cache.keys, cache.values
 
     def put(self, fresh: Cache, arrays: Arrays, tokens: int) -> None:
-        """Give a solo cache these buffers, which hold `tokens` tokens."""
         fresh.keys, fresh.values = arrays
         fresh.offset = tokens

@@ -23,7 +23,7 @@ from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
 class QuantizedKVCodec(KVCodec):
-    """The codec of our caches. A part is the arrays of the keys, then as many of the values."""
+    """The codec of our caches. A part is the keys' arrays, then the values'."""
 
     classes = (
         *(PackedKVCache, RowsKVCache),
@@ -72,7 +72,7 @@ class QuantizedKVCodec(KVCodec):
         self.put(fresh, arrays, tokens, spans)
 
     def adopts(self, fresh: PackedKVCache, strip: Strip) -> bool:
-        """True in half precision, where each step widens parts, and where spans are copied."""
+        """True in half precision, and where spans are copied."""
         widens = fresh.scheme.is_fused and strip.holder.keys[0].dtype != mx.float32
         return widens or _gets_arrays(fresh)
 
@@ -98,5 +98,4 @@ class QuantizedKVCodec(KVCodec):
 
 
 def _gets_arrays(cache: PackedKVCache) -> bool:
-    """Return whether its model computes with keys and values by itself."""
     return isinstance(cache, WholeKVCache) and not isinstance(cache, LatentKVCache)

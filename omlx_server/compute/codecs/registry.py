@@ -26,7 +26,6 @@ _UNKNOWN = Codec()
 
 
 def leaves(caches: Sequence[Cache]) -> Iterator[Cache]:
-    """Yield the caches in order, with the members of each CacheList in its place."""
     for cache in caches:
         if isinstance(cache, CacheList):
             yield from leaves(cache.caches)
@@ -45,7 +44,7 @@ def replaced(caches: Sequence[Cache], change: Callable[[Cache], Cache]) -> list[
 
 
 def codec_of(leaf: Cache) -> Codec:
-    """Return the codec of a cache's class or its nearest base class; else the bare `Codec`."""
+    """Return the codec of a cache's class or nearest base class; else `Codec`."""
     return next((BY_CLASS[kind] for kind in type(leaf).__mro__ if kind in BY_CLASS), _UNKNOWN)
 
 

@@ -1,8 +1,8 @@
 """RotatingKVCache and its batch form: a ring of the last `max_size` tokens.
 
 The newest token is at `_idx - 1`. After a prefill the ring is in temporal order and may be longer
-than the window; once decoding has wrapped it, older tokens follow `_idx`. It is never padded when
-rebuilt: a zero would be attended to.
+than the window; once decoding has wrapped it, older tokens follow `_idx`. A rebuilt ring has no
+padding, which would be attended to.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,13 +28,11 @@ class RotatingKVCodec(Codec):
         return bool(fresh.keep == 0)  # the batch form forgets `keep`
 
     def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
-        """Put a batch in temporal order: mlx-lm makes the mask before, one token off for
-        padding."""
+        """Put a batch in temporal order; mlx-lm would make the mask before."""
         if isinstance(cache, BatchRotatingKVCache):
             cache._temporal_order()
 
     def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
-        """Rows that forget more than others move behind padding."""
         least = min(counts)
         keep = cache.keys.shape[2] - least
         cache.keys, cache.values = cache.keys[:, :, :keep], cache.values[:, :, :keep]
@@ -45,7 +43,7 @@ class RotatingKVCodec(Codec):
             _push_right(cache, mx.array([count - least for count in counts]))
 
     def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
-        """A forward of one token writes into the arrays, and so copies those that are kept here."""
+        """A forward of one token writes in place, so it copies the arrays kept here."""
         before = {name: _copy_of(value) for name, value in vars(cache).items()}
 
         def put_back(counts: Sequence[int]) -> None:
@@ -114,7 +112,6 @@ class InclusiveRingCodec(RotatingKVCodec):
 
 
 def _push_right(cache: BatchRotatingKVCache, counts: mx.array) -> None:
-    """Make the last counts[i] tokens of row i padding before its first."""
     cache.keys, cache.values = (
         dynamic_roll(array, counts[:, None], axis=2) for array in (cache.keys, cache.values)
     )

@@ -20,37 +20,30 @@ class Drafted:
 
 
 class Drafter(Protocol):
-    """Drafts for the rows of one live batch."""
-
-    def clear(self) -> None:
-        """Forget all rows."""
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Keep only these rows, in this order."""
-
+    def clear(self) -> None: ...
+    def keep(self, rows: Sequence[int]) -> None: ...
     def add(self, rows: int) -> None:
         """Append `rows` rows that are up to date."""
 
-    def is_behind(self, row: int) -> bool:
-        """Return whether the drafter lacks tokens of a row."""
-
+    def is_behind(self, row: int) -> bool: ...
     def catch_up(self, caches: Caches) -> None:
         """Take in the lacking tokens. Does not wait."""
 
     def stepped(self, tokens: mx.array, hidden: mx.array | None, caches: Caches) -> None:
-        """Note a plain step that fed `tokens` int32 [B] and gave `hidden` [B, 1, D]. No wait."""
+        """Note a plain step that fed `tokens` int32 [B] and gave `hidden` [B, 1, D]. Does not
+        wait."""
 
     def draft(
         self, newest: mx.array, rows: Sequence[SamplingRow], counts: Sequence[int], caches: Caches
     ) -> Drafted:
-        """Draft at most counts[i] tokens of row i after newest[i], as the row would sample them, up
-        to the end of the answer. Waits. The caches then have the newest tokens and no drafts."""
+        """Draft at most counts[i] tokens of row i after newest[i], up to the end of the answer.
+        Waits. The caches then have the newest tokens and no drafts."""
 
     def verified(
         self, tokens: mx.array, hidden: mx.array | None, right: Sequence[int], caches: Caches
     ) -> None:
-        """Note a step that fed `tokens` int32 [B, T], of which the first and right[i] more stay of
-        row i. Earlier steps must be read. Does not wait."""
+        """Note a step that fed `tokens` int32 [B, T]: the first and right[i] more stay of row i.
+        Does not wait."""
 
 
 def states_of(rows: Sequence[SamplingRow]) -> list[SamplingRow]:

@@ -1,4 +1,4 @@
-"""Drafts by a model's own heads (compute/architectures/heads.py). They are never behind."""
+"""Drafts by a model's own heads (compute/architectures/heads.py), never behind."""
 
 import time
 from collections.abc import Sequence

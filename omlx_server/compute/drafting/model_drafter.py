@@ -62,7 +62,7 @@ class Behind:
         self._steps = []
 
     def tokens(self) -> mx.array:
-        """Return int32 [B, T], padded on the right. At least one row must have a token."""
+        """Return int32 [B, T], padded on the right."""
         known = cache_ops.padded(self._known)
         if not self._steps:
             return known
@@ -80,8 +80,6 @@ class Behind:
 
 
 class ModelDrafter:
-    """A `Drafter` with a model of its own."""
-
     def __init__(self, pair: Pair, vocab: int) -> None:
         self._pair = pair
         self._vocab = vocab
@@ -151,7 +149,6 @@ class ModelDrafter:
         return Drafted(drafts, depth + late, time.perf_counter() - begun)
 
     def _first(self, newest: mx.array, caches: Caches) -> mx.array:
-        """Return the logits [B, V] after the newest tokens, taking in those behind."""
         tokens, lengths = newest[:, None], [1] * len(newest)
         if len(self.behind):
             self.behind.stepped(newest)
@@ -169,7 +166,6 @@ class ModelDrafter:
         return logits
 
     def _fitted(self, logits: mx.array) -> mx.array:
-        """Return logits [B, V] for the target's vocabulary."""
         missing = self._vocab - logits.shape[1]
         if missing > 0:
             return mx.pad(logits, [(0, 0), (0, missing)], constant_values=float("-inf"))
