@@ -6,8 +6,8 @@ A log-probability waits as long as its text: the tokens that a client gets, join
 import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.description.operation import ResponseHeader
 from omlx_server.api.metrics.metrics import ModelMetrics
 from omlx_server.core.request import FinishReason, Logprobs, Miss, TokenEvent
@@ -24,8 +24,6 @@ from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.encoding.pieces import Piece
 from omlx_server.text.parts import Part, Text, merged
 from omlx_server.text.tokenizer import Tokenizer
-
-Finish = Literal["stop", "length", "tool_calls"]
 
 CACHE_HEADERS = (
     ResponseHeader("X-Omlx-Cached-Tokens", "Tokens of the prompt that were in the cache."),

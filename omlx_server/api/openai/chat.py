@@ -11,11 +11,11 @@ from omlx_server.api.chat.choices import (
     CACHE_HEADERS,
     ChoiceDelta,
     Choices,
-    Finish,
     LoggedToken,
     WholeChoice,
 )
 from omlx_server.api.chat.custom_tools import InputReader, input_of
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import context_of

@@ -14,12 +14,12 @@ from omlx_server.api.chat.choices import (
     CACHE_HEADERS,
     ChoiceDelta,
     Choices,
-    Finish,
     LoggedToken,
     TokenCounts,
     WholeChoice,
     logged,
 )
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.context import context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
 from omlx_server.api.http import json_body, sse
