@@ -1,9 +1,8 @@
 """Measures the mean of each layer's keys, which is subtracted before they are quantised.
 
 All keys of a head share a large part, which softmax does not see and which takes up most of the
-quantiser's levels (SageAttention, arXiv 2410.02367). The mean is taken over random tokens, in short
-pieces at many positions because of RoPE; it is the same for all sequences, so that what is stored
-of a token depends on that token alone.
+quantiser's levels (SageAttention, arXiv 2410.02367). The mean is over random tokens, in short
+pieces at many positions because of RoPE.
 """
 
 import hashlib
@@ -52,7 +51,7 @@ class _Listener(Plain):
         return super().quantize_keys(x)
 
     def centre(self) -> mx.array:
-        """Return the mean f32 [H, 1, D], 0 where it is not finite. Waits."""
+        """Waits. 0 where the mean is not finite."""
         mean = sum(self.means[1:], start=self.means[0]) * (1 / len(self.means))
         centre = mx.where(mx.isfinite(mean), mean, 0.0)
         mx.eval(centre)
@@ -60,7 +59,7 @@ class _Listener(Plain):
 
 
 class _Piece(PackedKVCache):
-    """A cache for one piece at the positions after `offset`, without tokens before it."""
+    """A cache for one piece at the positions after `offset`."""
 
     def __init__(self, scheme: Any, offset: int) -> None:
         super().__init__(scheme)
@@ -85,7 +84,7 @@ class _Piece(PackedKVCache):
 
 
 def _tokens(number: int, vocabulary: int) -> list[int]:
-    """Return random tokens of common text: vocabularies begin with control tokens and bytes."""
+    """Vocabularies begin with control tokens and bytes, which are left out."""
     first = vocabulary // 100
     stop = max(vocabulary // 16, first + 1)
     stream = hashlib.shake_256(f"piece {number}".encode()).digest(4 * _TOKENS)

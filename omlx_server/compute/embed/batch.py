@@ -59,15 +59,14 @@ class Backbone(Protocol):
 
     def run(self, batch: Batch, slice_tokens: int) -> Forward: ...
     def shallow(self, layers: int) -> "Backbone":
-        """Return the first `layers` layers, with shared weights."""
+        """Return the first layers, with shared weights."""
         ...
 
     def shape(self, width: int) -> EncoderShape: ...
 
 
 def gathered(make: Callable[[], Work], count: int) -> Generator[None, None, Numbers]:
-    """Do the work of `make`, one slice per yield, and return a NumPy array [count, D] or
-    [count]."""
+    """Do the work of `make`, one slice per yield, and return [count, D] or [count]."""
     values: dict[int, Numbers] = {}
     for part in make():
         if part is not None:

@@ -23,8 +23,6 @@ _ACTIVATIONS = {
 
 
 class TypedModule(nn.Module):
-    """An MLX module whose constructor is typed."""
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
@@ -67,8 +65,6 @@ class SelfAttention(TypedModule):
 
 
 class Output(TypedModule):
-    """Projects to the hidden size, adds the residual, and normalises the sum."""
-
     def __init__(self, width: int, config: EncoderConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(width, config.hidden)
@@ -180,19 +176,17 @@ class RobertaHead(Dense):
 
 
 class RobertaRanker(Encoder):
-    """RobertaForSequenceClassification or XLMRobertaForSequenceClassification with one label."""
+    """RobertaForSequenceClassification or XLMRobertaForSequenceClassification, one label."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.classifier = RobertaHead(config.hidden)
 
     def logits(self, first: mx.array) -> mx.array:
-        """Return logits [B] for the first tokens' hidden states [B, H]."""
         return self.classifier.out_proj(mx.tanh(self.classifier(first)))[:, 0]
 
 
 def _mask(batch: Batch, dtype: mx.Dtype) -> mx.array | None:
-    """Return a mask [B, 1, 1, L] to be added to scores, which is faster than `mx.where`."""
     if not batch.padded:
         return None
     return mx.where(batch.live(), 0.0, -mx.inf).astype(dtype)[:, None, None, :]

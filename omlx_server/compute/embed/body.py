@@ -22,8 +22,7 @@ _LEAST_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class PassSize:
-    """`group_tokens` are computed together, `slice_tokens` go through the whole model in one
-    slice."""
+    """`group_tokens` are computed together, `slice_tokens` in one slice."""
 
     group_tokens: int
     slice_tokens: int
@@ -37,7 +36,7 @@ class PassSize:
 
 
 class BackboneEncoder:
-    """Encodes inputs with a backbone. `plan` estimates the memory of a pass."""
+    """Encodes inputs with a backbone. `plan` estimates a pass's memory."""
 
     def __init__(self, backbone: Backbone, pad_id: int, plan: EncoderPlan) -> None:
         self.plan = plan
@@ -47,8 +46,7 @@ class BackboneEncoder:
     def encode(
         self, inputs: Sequence[TokenizedText], head: Head, pace: PassSize, room: Room
     ) -> Work:
-        """Compute the results of all inputs, shorter ones first. Raises NoMemory if an input never
-        fits."""
+        """Compute all inputs, shorter ones first. Raises NoMemory if one never fits."""
         lengths = [len(one) for one in inputs]
         room.check(self.plan.needs(Pass(1, max(lengths, default=0), pace.slice_tokens)))
         for indices in group(lengths, pace.group_tokens):
@@ -71,7 +69,7 @@ def results(backbone: Backbone, batch: Batch, head: Head, slice_tokens: int) -> 
 
 
 def group(lengths: Sequence[int], most_tokens: int) -> list[tuple[int, ...]]:
-    """Return the indices of `lengths` in groups of similar length, shorter inputs first."""
+    """Return indices in groups of similar length, shorter inputs first."""
     groups: list[tuple[int, ...]] = []
     current: list[int] = []
     tokens = 0

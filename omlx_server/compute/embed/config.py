@@ -32,8 +32,7 @@ class EncoderConfig:
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "EncoderConfig":
-        """Parse config.json. Raises ModelUnavailable for missing or inconsistent sizes and for
-        unknown variants."""
+        """Raises ModelUnavailable for missing or inconsistent sizes and unknown variants."""
         pad_id = _int(config, "pad_token_id", 0)
         _check_variant(config)
         read = cls(

@@ -1,5 +1,4 @@
-"""A model that computes the relevance of a document for a query, from the tokens of both. Mlx
-thread."""
+"""A model that computes the relevance of a document for a query. Mlx thread."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,14 +30,14 @@ class CrossEncoder:
         pace: PassSize | None = None,
         room: Room | None = None,
     ) -> Work:
-        """Compute the relevance of each input, the sigmoid of the model's logit. Raises BadRequest
-        at once; the work may raise NoMemory."""
+        """Compute each input's relevance, the sigmoid of its logit. Raises BadRequest at once;
+        the work may raise NoMemory."""
         self.limits.check(inputs, "documents")
         return self.body.encode(inputs, self.head, pace or self.pace, room or Boundless())
 
 
 def relevance(model: BertRanker | RobertaRanker) -> Head:
-    """Return the head for relevances float32 [B] of a ranker."""
+    """Return a ranker's head, for relevances float32 [B]."""
 
     def head(hidden: mx.array, batch: Batch) -> mx.array:
         return mx.sigmoid(model.logits(hidden[:, 0]).astype(mx.float32))

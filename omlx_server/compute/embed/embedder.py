@@ -15,16 +15,14 @@ from omlx_server.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class InputLimits:
-    """The limits of inputs: 1 to `max_tokens` ids below `vocab`. Batches are padded with
-    `pad_id`."""
+    """Inputs have 1 to `max_tokens` ids below `vocab`. Batches are padded with `pad_id`."""
 
     vocab: int
     max_tokens: int
     pad_id: int
 
     def check(self, inputs: Sequence[TokenizedText], param: str) -> None:
-        """Raise BadRequest for inputs beyond the limits. An id beyond the vocabulary would read
-        other memory."""
+        """Raise BadRequest for inputs beyond the limits."""
         for index, one in enumerate(inputs):
             if not one.ids:
                 raise BadRequest(f"input {index} has no tokens", param=param)
@@ -58,7 +56,7 @@ class Embedder:
         pace: PassSize | None = None,
         room: Room | None = None,
     ) -> Work:
-        """Compute the vector of each input, or its first `dimensions` numbers. Raises BadRequest at
+        """Compute each input's vector, or its first `dimensions` numbers. Raises BadRequest at
         once; the work may raise NoMemory."""
         if dimensions is not None and not 1 <= dimensions <= self.dimension:
             raise BadRequest(

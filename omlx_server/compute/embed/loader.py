@@ -37,7 +37,7 @@ _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNor
 
 
 def loading_embedder(directory: Path) -> Slices[Embedder]:
-    """Load an embedder and plan its memory, in slices. Raises ModelUnavailable."""
+    """Load an embedder, in slices. Raises ModelUnavailable."""
     dispatch.install()
     config = read_object(directory / "config.json")
     if architecture_of(config).startswith("Qwen3"):
@@ -53,7 +53,7 @@ def loading_embedder(directory: Path) -> Slices[Embedder]:
 
 
 def loading_cross_encoder(directory: Path) -> Slices[CrossEncoder]:
-    """Load a cross-encoder and plan its memory, in slices. Raises ModelUnavailable."""
+    """Load a cross-encoder, in slices. Raises ModelUnavailable."""
     dispatch.install()
     config = read_object(directory / "config.json")
     _expect(ModelKind.RERANK, directory, config)
@@ -99,8 +99,7 @@ def _expect(kind: ModelKind, directory: Path, config: dict[str, Any]) -> None:
 
 
 def read_weights(directory: Path) -> dict[str, mx.array]:
-    """Return lazy weights by the names of our modules. Raises ModelUnavailable without readable
-    files."""
+    """Return lazy weights by our modules' names. Raises ModelUnavailable."""
     weights = {_plain(name): array for name, array in lazy_weights(directory).items()}
     if not weights:
         raise ModelUnavailable(f"{directory} has no model*.safetensors")

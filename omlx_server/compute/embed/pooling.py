@@ -1,5 +1,4 @@
-"""Pooling of hidden states into one vector per text, as sentence-transformers' files describe
-it."""
+"""Pooling of hidden states into one vector per text, by sentence-transformers' files."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,8 +30,8 @@ class Pooling:
     def __call__(
         self, hidden: mx.array, lengths: mx.array, dimensions: int | None = None
     ) -> mx.array:
-        """Return vectors float32 [B, D] from `hidden` [B, L, H], padded on the right. `dimensions`
-        cuts them before normalisation."""
+        """Return vectors float32 [B, D] from `hidden` [B, L, H]. `dimensions` cuts them before
+        normalisation."""
         pooled = _POOL[self.mode](hidden, lengths).astype(mx.float32)[:, :dimensions]
         if not self.normalise:
             return pooled
@@ -40,7 +39,7 @@ class Pooling:
 
 
 def read_pooling(directory: Path, default: Pooling) -> Pooling:
-    """Return the pooling that a model directory names, or `default`. Raises ModelUnavailable."""
+    """Return a model directory's pooling, or `default`. Raises ModelUnavailable."""
     modules = modules_in(directory)
     unknown = [module.kind for module in modules if module.kind not in _STEPS]
     if unknown:

@@ -1,7 +1,4 @@
-"""Measures how much memory short passes of an encoder take. Mlx thread, at load.
-
-Layers are alike and run one after the other, so two take as much as any number.
-"""
+"""Measures an encoder's memory on two layers, since all are alike. Mlx thread, at load."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -37,8 +34,7 @@ _RUNS = 3
 
 
 def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Work[EncoderPlan]:
-    """Return a plan for the memory of passes, from one probe per slice, or an upper bound if the
-    fit fails."""
+    """Return a memory plan, from one probe per slice, or an upper bound if the fit fails."""
     short = backbone.shallow(_LAYERS)
     longest = min(device_policy.current().chunk // 2, max_tokens)
     probes = list[tuple[Pass, int]]()
@@ -77,7 +73,6 @@ def _passes(longest: int, max_tokens: int, shape: EncoderShape) -> Iterator[Pass
 
 
 def _took(backbone: Backbone, head: Head, pad_id: int, one: Pass) -> int:
-    """Return the bytes of a pass at its peak above those before it."""
     lengths = [one.tokens] * (one.rows - 1) + [max(1, one.tokens - (one.rows > 1))]
     inputs = [TokenizedText((pad_id,) * length) for length in lengths]
 

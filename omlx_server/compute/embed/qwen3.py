@@ -19,7 +19,7 @@ from omlx_server.errors import ModelUnavailable, one_line
 
 
 class Qwen3:
-    """A `Backbone`. A batch with more tokens than a slice is encoded in chunks with KV caches."""
+    """A `Backbone`. A batch longer than a slice is encoded in chunks with KV caches."""
 
     def __init__(self, body: nn.Module) -> None:
         self.body = body

@@ -1,5 +1,4 @@
-"""Relevance from a language model: the probability that it answers "yes" rather than "no". Mlx
-thread."""
+"""Relevance as a language model's probability of "yes" rather than "no". Mlx thread."""
 
 import copy
 from collections.abc import Generator, Iterator, Sequence
@@ -20,11 +19,8 @@ def score(
     no: int,
     slice_tokens: int | None = None,
 ) -> Generator[BatchResult | None, None, None]:
-    """Compute p(yes) / (p(yes) + p(no)) for the token after each prompt, one result per prompt.
-
-    Prompts run one by one in solo caches, which every model of mlx-lm supports; their common prefix
-    is prefilled once.
-    """
+    """Compute p(yes) / (p(yes) + p(no)) for the token after each prompt. Prompts run one by one
+    in solo caches; their common prefix is prefilled once."""
     chunk = slice_tokens or device_policy.current().chunk
     prefix = _shared([list(prompt[:-1]) for prompt in prompts])
     shared = new_caches(model)
@@ -40,7 +36,6 @@ def score(
 
 
 def _shared(prompts: list[list[int]]) -> list[int]:
-    """Return the longest common prefix."""
     if not prompts:
         return []
     # Prompts that sort between the first and the last share the prefix of these two.
@@ -50,7 +45,6 @@ def _shared(prompts: list[list[int]]) -> list[int]:
 
 
 def _prefill(model: nn.Module, ids: Sequence[int], caches: Caches, chunk: int) -> Iterator[None]:
-    """Prefill in chunks, one per yield, without evaluating logits."""
     for start in range(0, len(ids), chunk):
         model(mx.array([ids[start : start + chunk]]), cache=caches)
         evaluate(caches, wait=True)

@@ -1,7 +1,7 @@
-"""Makes MLX use OpenBLAS on Linux, 30 times as fast in float32 as its wheel's reference BLAS.
+"""Makes MLX use OpenBLAS on Linux, 30 times as fast in float32 as its wheel's BLAS.
 
-A library loaded globally before mlx wins. OpenBLAS runs newer processors with its oldest kernels,
-so these are chosen here by the processor's instructions.
+A library loaded globally before mlx wins. OpenBLAS picks its oldest kernels on newer processors, so
+they are chosen here.
 """
 
 import ctypes
@@ -20,8 +20,8 @@ _KERNELS = {
 
 
 def preload() -> str | None:
-    """Load OpenBLAS and set its environment variables, before mlx is imported. Returns the
-    library's file name; None where there is none, "Accelerate" on macOS."""
+    """Load OpenBLAS and set its environment variables, before mlx is imported. Returns its file
+    name; None without one, "Accelerate" on macOS."""
     if sys.platform == "darwin":
         return "Accelerate"
     # More threads were no faster for the shapes of a transformer, and they starve the host thread.
@@ -39,12 +39,12 @@ def preload() -> str | None:
 
 
 def kernels_for(instructions: Set[str]) -> str | None:
-    """Return OpenBLAS's name of the fastest kernels; None where it should choose itself."""
+    """Return OpenBLAS's name of the fastest kernels; None to let it choose."""
     return next((name for name, needed in _KERNELS.items() if needed <= instructions), None)
 
 
 def instructions() -> frozenset[str]:
-    """Return the flags of the first processor in /proc/cpuinfo; empty where there are none."""
+    """Return the processor's flags from /proc/cpuinfo, if any."""
     if not _CPU_INFO.exists():
         return frozenset()
     for line in _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -22,7 +22,6 @@ def is_cpu() -> bool:
 
 
 def name() -> str:
-    """Return the device's name, for the log and for keys."""
     return "CPU" if is_cpu() else str(mx.device_info().get("device_name", "GPU"))
 
 
@@ -37,7 +36,7 @@ def active_memory() -> int:
 
 
 def pool_memory() -> int:
-    """Return the bytes of freed buffers in MLX's pool."""
+    """Return the bytes of freed buffers."""
     return mx.get_cache_memory()
 
 
@@ -51,7 +50,7 @@ def peak_memory() -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocation failed, by MLX's message: it has no exception class for it."""
+    """Return whether an allocation failed, by MLX's message."""
     text = str(error).lower()
     words = ("unable to allocate", "out of memory", "outofmemory", "insufficient memory")
     return isinstance(error, MemoryError) or any(word in text for word in words)
@@ -68,7 +67,7 @@ def wait_for(*arrays: Any) -> None:
 
 
 def to_host(array: mx.array) -> Any:
-    """Return the numbers of an array, in lists. Waits."""
+    """Return an array's numbers in lists. Waits."""
     return array.tolist()
 
 
@@ -77,7 +76,7 @@ def wait() -> None:
 
 
 def bound(limit: int, *, pool: int) -> None:
-    """Let MLX keep at most `pool` bytes of freed buffers, and on Metal wire up to `limit` bytes."""
+    """Keep at most `pool` bytes of freed buffers, and on Metal wire up to `limit` bytes."""
     mx.set_cache_limit(pool)
     wired = wired_bytes(limit, working_set())
     if wired:
@@ -89,7 +88,7 @@ def drain_pool() -> None:
 
 
 def give_back() -> None:
-    """Free the pool, and give freed memory back to the operating system."""
+    """Free the pool, and give freed memory back to the system."""
     mx.clear_cache()
     heap.return_freed()
 

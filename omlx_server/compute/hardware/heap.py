@@ -15,18 +15,18 @@ def resident_bytes() -> int:
 
 
 def return_freed() -> None:
-    """Give freed memory back, which glibc keeps. Takes 0.3 s per GB, without the GIL."""
+    """Give freed memory back. Takes 0.3 s per GB, without the GIL."""
     trim = getattr(_LIBC, "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def collect_cycles() -> None:
-    """Free objects that only refer to each other, even frozen. Holds the GIL for 0.1 to 0.15 s."""
+    """Free cycles, even frozen ones. Holds the GIL for 0.1 to 0.15 s."""
     gc.unfreeze()
     gc.collect()
 
 
 def freeze() -> None:
-    """Exempt all present objects from Python's own collections, until `collect_cycles`."""
+    """Exempt all present objects from collections until `collect_cycles`."""
     gc.freeze()

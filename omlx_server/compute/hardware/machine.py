@@ -1,4 +1,4 @@
-"""The RAM of the machine or the container. Any thread."""
+"""The RAM of the machine or the container, in bytes. Any thread."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +9,6 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 
 def ram_bytes() -> int:
-    """Return the bytes of RAM of the machine, or of the container if less."""
     total = int(psutil.virtual_memory().total)
     return min([total, *filter(None, map(_cgroup_limit, _CGROUP_LIMITS))])
 

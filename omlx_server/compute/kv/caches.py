@@ -12,13 +12,12 @@ from mlx_lm.models.cache import create_attention_mask
 from omlx_server.compute.kv.row_groups import GroupPart, written
 from omlx_server.compute.kv.rows import RowsKVCache
 from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme, views
-from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, end_of, joined, living
+from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, joined, living
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedKV:
-    """Keys or values of one sequence, passed by the model to our attention: stored `arrays` behind
-    `spans`."""
+    """Keys or values of one sequence, for our attention: `arrays` behind `spans`."""
 
     arrays: Arrays
     scheme: Scheme
@@ -26,13 +25,12 @@ class PackedKV:
     spans: Spans = ()
 
     def astype(self, dtype: mx.Dtype) -> "PackedKV":
-        """Return self: attention computes in the dtype of its queries."""
+        """Attention computes in the dtype of its queries."""
         return self
 
 
 class PackedKVCache:
-    """The read-only `spans`, then `own_tokens` in buffers, with the interface of mlx-lm's
-    KVCache."""
+    """Read-only `spans`, then own tokens in buffers, with the interface of mlx-lm's KVCache."""
 
     batch_form: ClassVar[type[RowsKVCache]] = RowsKVCache
 
@@ -45,8 +43,7 @@ class PackedKVCache:
         self._dtype: mx.Dtype | None = None
 
     def put(self, keys: Arrays, values: Arrays, tokens: int, spans: Spans = ()) -> None:
-        """Fill an empty cache. Another holder of the buffers would cause a copy at the next
-        write."""
+        """Fill an empty cache. Another holder of the buffers would cause a copy."""
         self._buffers.keys, self._buffers.values = keys, values
         self.own_tokens, self.spans = tokens, spans
 
@@ -71,7 +68,7 @@ class PackedKVCache:
 
     @property
     def first(self) -> int:
-        return end_of(self.spans)
+        return self.spans[-1].stop if self.spans else 0
 
     @property
     def offset(self) -> int:
@@ -95,7 +92,7 @@ class PackedKVCache:
         return True
 
     def trim(self, n: int) -> int:
-        """Forget up to n last tokens and return their number. Copies only what blocks refer to."""
+        """Forget up to n last tokens and return their number."""
         n = min(self.offset, n)
         left = self.offset - n
         strip = self._living
@@ -127,7 +124,6 @@ class PackedKVCache:
         self._dtype = keys.dtype
 
     def keys_and_values(self) -> tuple[Any, Any]:
-        """Return what the model gets."""
         return self.stored()
 
     def stored(self) -> tuple[PackedKV, PackedKV]:
@@ -151,7 +147,7 @@ class PackedKVCache:
         return strip
 
     def rejoin(self) -> None:
-        """Make blocks refer to this cache again, after a merge that failed."""
+        """Make blocks refer to this cache again, after a failed merge."""
         strip = living(self._strip)
         if strip is not None:
             strip.move(self._buffers)
@@ -165,7 +161,7 @@ class PackedKVCache:
         return [0] if any(span.segment.run.is_lost for span in self.spans) else []
 
     def behind(self, span: Span) -> "PackedKVCache":
-        """Return a cache that reads `span` in place of its own copy of these tokens."""
+        """Return a cache that reads `span` in place of its own copy."""
         cache = type(self)(self.scheme)
         tokens, start = self.offset - span.stop, span.stop - self.first
         keys, values = (
@@ -190,8 +186,7 @@ class PackedKVCache:
 
     @classmethod
     def merge(cls, caches: "Sequence[PackedKVCache]") -> RowsKVCache:
-        """Return a batch of these caches, which stay usable; blocks refer to the batch from now
-        on."""
+        """Return a batch, to which blocks refer from now on. These caches stay usable."""
         return cls.batch_form(caches[0].scheme, [cache._part() for cache in caches])
 
     def _part(self) -> GroupPart:

@@ -46,7 +46,6 @@ class Dispatch:
 
 
 def _attended(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring) -> mx.array:
-    """Attend queries [1, Hq, L, D]. A mask array is over all tokens, so spans are joined for it."""
     if not k.spans:
         return k.scheme.attend(q, k.arrays, v.arrays, **scoring)
     tails = Tails(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
@@ -56,7 +55,6 @@ def _attended(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring) -> mx.arr
 
 
 def _by_groups(q: mx.array, k: RowsKV, v: RowsKV, scoring: Scoring) -> mx.array:
-    """Attend queries [B, Hq, L, D]: group by group without spans, then all rows with spans."""
     count, scheme = q.shape[2], k.scheme
     masks = _row_masks(scoring["mask"], count)
     answers, order, with_spans = list[mx.array](), list[int](), list[tuple[RowGroup, Tails]]()
@@ -86,7 +84,6 @@ def _by_groups(q: mx.array, k: RowsKV, v: RowsKV, scoring: Scoring) -> mx.array:
 
 
 def _is_in_parts(queries: mx.array, scheme: Scheme) -> bool:
-    """Few queries, or schemes without a fused kernel, attend spans and tails separately."""
     return queries.shape[2] <= FEW_QUERIES or not scheme.is_fused
 
 

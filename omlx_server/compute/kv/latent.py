@@ -1,7 +1,5 @@
-"""Caches for latent attention (DeepSeek-AI, DeepSeek-V2, 2024): a latent and one rotated key for
-each token, for all heads.
-
-mlx-lm's models decode on the latents, which are keys and values:
+"""Caches for latent attention (DeepSeek-AI, DeepSeek-V2, 2024): one latent and one rotated key for
+each token, for all heads. mlx-lm's models decode on the latents, which are keys and values:
 
     added = (rotated queries * scale) @ rotated keys.swapaxes(-1, -2)
     scaled_dot_product_attention(queries, latents, latents, scale=scale, mask=added)
@@ -32,7 +30,7 @@ class RotatedScores:
 
 
 class RotatedKeys(mx.array):
-    """An empty array, because Python asks only a subclass of mx.array for its product first."""
+    """An empty array: Python asks only a subclass of mx.array for its product first."""
 
     def __init__(self, keys: Stored) -> None:
         super().__init__(0)
@@ -47,7 +45,7 @@ class RotatedKeys(mx.array):
 
 class LatentRowsKVCache(WholeRowsKVCache):
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
-        """Return None in a decode, because stand-ins know what each row sees."""
+        """Return None in a decode."""
         if N == 1 and window_size is None:
             return None
         return super().make_mask(N, return_array, window_size)

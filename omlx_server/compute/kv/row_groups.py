@@ -1,4 +1,4 @@
-"""Groups of rows of about one length, which share buffers so that one attention serves them all."""
+"""Groups of rows of about one length, which share buffers and one attention."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,8 +26,7 @@ class GroupPart:
 
 
 class RowGroup:
-    """Rows with lengths[i] own tokens in common buffers. Another holder of these would cause a
-    copy."""
+    """Rows with lengths[i] own tokens in common buffers."""
 
     def __init__(self, rows: Sequence[int], parts: Sequence[GroupPart]) -> None:
         self.rows = tuple(rows)
@@ -51,7 +50,8 @@ class RowGroup:
         return any(self.spans)
 
     def first(self, place: int) -> int:
-        return end_of(self.spans[place])
+        spans = self.spans[place]
+        return spans[-1].stop if spans else 0
 
     def strip(self, place: int) -> Strip:
         strip = self._living(place)
@@ -72,7 +72,7 @@ class RowGroup:
         self.lengths = tuple([length + count for length in self.lengths])
 
     def cut_back(self, counts: Sequence[int]) -> None:
-        """Forget the last counts[i] tokens of row i. Copies only what a block refers to."""
+        """Forget row i's last counts[i] tokens. Copies only what a block refers to."""
         lengths, spans = list[int](), list[Spans]()
         for place, count in enumerate(counts):
             left = max(0, self.first(place) + self.lengths[place] - count)
@@ -88,7 +88,7 @@ class RowGroup:
         return max(length, longest) <= reach(min(length, shortest))
 
     def without(self, gone: Callable[[int], bool]) -> "RowGroup | None":
-        """Return the group without the rows that are `gone`, None if no row stays."""
+        """Return the group without rows, None if none stays."""
         staying = [place for place, row in enumerate(self.rows) if not gone(row)]
         if len(staying) == len(self.rows):
             return self
@@ -123,8 +123,6 @@ class RowGroup:
         return strip
 
     def _leave(self, place: int, strip: Strip) -> None:
-        """Move the tokens of a leaving row to buffers of their own; the last row takes the
-        group's."""
         self._strips[place] = None
         start, stop = strip.extent
         if len(self.rows) == 1:
@@ -148,7 +146,6 @@ def length_classes(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _grown(buffers: Arrays, new: Arrays, count: int) -> Arrays:
-    """Copy the buffers with zeroed places for `new` tokens behind the first `count`."""
     more = places(new[0].shape[2])
     spare = tuple(mx.zeros((*a.shape[:2], more, a.shape[3]), a.dtype) for a in new)
     if not buffers:
@@ -159,15 +156,13 @@ def _grown(buffers: Arrays, new: Arrays, count: int) -> Arrays:
 
 @lru_cache(maxsize=16)
 def _indices(lengths: tuple[int, ...], heads: int, count: int) -> tuple[mx.array, ...]:
-    """Return rows, heads and places of new tokens, broadcast to [R, H, count]; u32 to avoid a
-    cast."""
     rows = np.arange(len(lengths), dtype=np.uint32)[:, None, None]
     at = np.array(lengths, dtype=np.uint32)[:, None, None] + np.arange(count, dtype=np.uint32)
     return mx.array(rows), mx.array(np.arange(heads, dtype=np.uint32)[:, None]), mx.array(at)
 
 
 def written(buffers: Arrays, new: Arrays, lengths: Sequence[int]) -> Arrays:
-    """Append `new` tokens [R, H, T, F] to each row: in place, or in larger buffers."""
+    """Append `new` tokens [R, H, T, F] to each row, in place or in larger buffers."""
     count, longest = new[0].shape[2], max(lengths)
     if not buffers or longest + count > buffers[0].shape[2]:
         buffers = _grown(buffers, new, longest)

@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from omlx_server.compute.kv.row_groups import GroupPart, RowGroup, length_classes
 from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme, views
-from omlx_server.compute.kv.spans import Strip, end_of, joined
+from omlx_server.compute.kv.spans import Strip, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class RowMasks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsKV:
-    """Keys or values of a batch: each group's arrays, as long as its longest row."""
+    """Keys or values of a batch: each group's arrays."""
 
     groups: Sequence[tuple[RowGroup, Arrays]]
     scheme: Scheme
@@ -44,7 +44,7 @@ class RowsKV:
 
 
 class RowsKVCache:
-    """The cache of one layer for a batch, with the interface of mlx-lm's BatchKVCache."""
+    """A batch's cache of one layer, with the interface of mlx-lm's BatchKVCache."""
 
     def __init__(self, scheme: Scheme, parts: Sequence[GroupPart]) -> None:
         """Each part is one row."""
@@ -56,7 +56,7 @@ class RowsKVCache:
     @property
     def lengths(self) -> list[int]:
         by_row = {
-            row: length + end_of(spans)
+            row: length + (spans[-1].stop if spans else 0)
             for group in self._groups
             for row, length, spans in zip(group.rows, group.lengths, group.spans, strict=True)
         }
@@ -103,7 +103,7 @@ class RowsKVCache:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> RowMasks | Mask:
-        """Raises ValueError for a model that needs an array: no single one fits all groups."""
+        """Raises ValueError for a model that needs an array."""
         if return_array or window_size is not None:
             raise ValueError("its attention needs one mask for rows of all lengths")
         return RowMasks()
@@ -131,8 +131,7 @@ class RowsKVCache:
     def prepare(
         self, *, lengths: Sequence[int] | None = None, right_padding: Sequence[int] | None = None
     ) -> None:
-        """Announce that each row's next tokens end in padding, which `finalize` forgets. `lengths`
-        is ignored."""
+        """Announce that each row's next tokens end in padding, which `finalize` forgets."""
         self._padding = right_padding or ()
 
     def finalize(self) -> None:
@@ -141,12 +140,10 @@ class RowsKVCache:
         self._padding = ()
 
     def cut_back(self, counts: Sequence[int]) -> None:
-        """Forget the last counts[i] tokens of row i."""
         for group in self._groups:
             group.cut_back([counts[row] for row in group.rows])
 
     def filter(self, batch_indices: Sequence[int]) -> None:
-        """Keep only these rows, in this order."""
         numbers = {row: number for number, row in enumerate(batch_indices)}
         staying = (group.without(lambda row: row not in numbers) for group in self._groups)
         self._groups = [group for group in staying if group is not None]
@@ -154,7 +151,6 @@ class RowsKVCache:
             group.rows = tuple(numbers[row] for row in group.rows)
 
     def extend(self, other: "RowsKVCache") -> None:
-        """Take over the rows of another batch of the same scheme."""
         count = sum(len(group.rows) for group in self._groups)
         for theirs in other._groups:
             rows = [row + count for row in theirs.rows]
@@ -183,7 +179,6 @@ class RowsKVCache:
         return group.strip(place)
 
     def leave(self) -> None:
-        """End all rows; blocks keep their tokens."""
         for group in self._groups:
             group.leave()
 
@@ -220,7 +215,7 @@ def shared_array(numbers: tuple[int, ...]) -> mx.array:
 
 
 def picked(arrays: Arrays, rows: tuple[int, ...]) -> Arrays:
-    """Return these rows of arrays [B, ...]; all rows in order are not copied."""
+    """Return these rows of arrays [B, ...]."""
     if rows == tuple(range(len(arrays[0]))):
         return arrays
     places = shared_array(rows)

@@ -45,7 +45,6 @@ def attend_in_parts(
 def _of_spans(
     queries: mx.array, tails: Sequence[tuple[Tails, Mask]], scheme: Scheme, scale: float
 ) -> list[tuple[list[int], Partial]]:
-    """Return for each span its rows and what they see in it."""
     by_key, rows_of = {}, dict[tuple[int, int, int], list[int]]()
     for row, spans in enumerate(spans for tail, _ in tails for spans in tail.spans):
         for span in spans:

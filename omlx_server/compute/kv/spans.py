@@ -66,7 +66,7 @@ class Buffers:
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Strip:
-    """The tokens of one layer from token `first` on, in row `place` of `holder`."""
+    """One layer's tokens from `first` on, in row `place` of `holder`."""
 
     holder: Holder
     place: int = 0
@@ -133,7 +133,7 @@ class TokenRun:
 
     @property
     def is_free(self) -> bool:
-        """Whether only blocks refer to the idle run."""
+        """Whether only blocks refer to the run."""
         return self.is_idle and all(segment.holder is not None for segment in self.segments)
 
     @property
@@ -142,7 +142,6 @@ class TokenRun:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of an idle run."""
         return self._buffer_bytes if self.tidy_bytes is None else self.tidy_bytes
 
     @property
@@ -154,8 +153,7 @@ class TokenRun:
             strip.lose()
 
     def clear_behind(self, stop: int) -> None:
-        """Detach blocks that go beyond `stop`, before a sequence writes there. The run must be
-        free."""
+        """Detach blocks beyond `stop`, before a sequence writes there. The run must be free."""
         self.tidy_bytes = None
         for segment in list(self.segments):
             block = living(segment.holder)
@@ -182,8 +180,8 @@ class TokenRun:
         return True
 
     def shrink(self, *, wholly: bool = False) -> Iterator[Arrays]:
-        """Drop unused places if they exceed a fifth of an idle run or `wholly`. Yields each layer's
-        new arrays, not computed yet."""
+        """Drop unused places if they exceed a fifth of an idle run or `wholly`. Yields each
+        layer's new uncomputed arrays."""
         start, stop = self.extent
         for strip in self.strips:
             assert isinstance(strip.holder, Buffers)
@@ -200,7 +198,7 @@ class TokenRun:
 
 
 class Detachable(Protocol):
-    """A payload that can copy the tokens of its segment."""
+    """A payload that can copy its segment's tokens."""
 
     def detach(self) -> None: ...
 
@@ -217,7 +215,6 @@ class Runs:
         self._runs = WeakSet[TokenRun]()
 
     def of(self, strips: tuple[Strip, ...]) -> TokenRun:
-        """Return the run of these strips."""
         run = living(strips[0].run)
         if run is None:
             run = TokenRun(self, strips)
@@ -245,7 +242,6 @@ class Runs:
                 yield from arrays
 
     def lose(self) -> None:
-        """Mark the tokens of running sequences as lost."""
         for run in list(self._runs):
             if not run.is_idle:
                 run.lose()
@@ -276,7 +272,7 @@ class Segment:
             self.run.runs.block_bytes -= self.nbytes
 
     def spans(self) -> list["Span"]:
-        """Return the segment in each full-attention layer."""
+        """Return the segment in each layer."""
         return [Span(self, strip) for strip in self.run.strips]
 
 
@@ -302,7 +298,6 @@ class Span:
         return self.strip.arrays(self.start, self.stop)
 
     def before(self, stop: int) -> "Span | None":
-        """Return the part before token `stop`."""
         if stop >= self.stop:
             return self
         if stop <= self.start:
@@ -318,7 +313,6 @@ def end_of(spans: Spans) -> int:
 
 
 def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
-    """Join pieces along the tokens. A single piece is not copied."""
     if len(pieces) == 1:
         return pieces[0]
     keys, values = (
@@ -332,11 +326,10 @@ MOST_SPANS = 4
 
 
 def referred(lengths: Sequence[int], free: Sequence[bool], least: int) -> int:
-    """Return how many leading segments, of `lengths` tokens, a row refers to; it copies the others.
+    """Return how many leading segments a row refers to; it copies the others.
 
-    Each segment costs a launch, so it is copied if it is less than half as long as the one before
-    it, or beyond `MOST_SPANS`; unless its run is not `free`. Up to `least` tokens are always
-    copied.
+    Each costs a launch, so it is copied if less than half as long as the one before, or beyond
+    `MOST_SPANS`, unless its run is not `free`. Up to `least` tokens are always copied.
     """
     count = len(lengths)
     while count > 1 and free[count - 1]:

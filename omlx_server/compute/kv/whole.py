@@ -1,7 +1,5 @@
-"""Caches for models that compute attention themselves (plamo, gemma2) and need plain arrays.
-
-Where rows differ in length or have spans, one layer at a time is copied into one array.
-"""
+"""Caches for models that compute attention themselves (plamo, gemma2): where rows differ, one
+layer at a time is copied into one array."""
 
 from typing import ClassVar
 
@@ -29,7 +27,7 @@ class WholeRowsKVCache(RowsKVCache):
         return self._in_one_array(0), self._in_one_array(1)
 
     def _in_one_array(self, side: int) -> mx.array:
-        """Return the keys (`side` 0) or values (1) of all rows, [B, H, longest, D]."""
+        """Return keys (`side` 0) or values (1) [B, H, longest, D]."""
         lengths = self.lengths
         [array] = (self._groups[0].keys, self._groups[0].values)[side]
         if self._is_one_array:

@@ -16,8 +16,7 @@ GROUP_SIZES = (32, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """The `Scheme` of `bits` for each coordinate. Raises ValueError for numbers that MLX does not
-    know."""
+    """The `Scheme` of `bits` a coordinate. Raises ValueError for numbers unknown to MLX."""
 
     bits: int
     group_size: int = 64

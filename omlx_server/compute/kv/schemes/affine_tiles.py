@@ -26,8 +26,7 @@ TILE_SIZES = TileSizes(_MANY_ROWS, 0, _NUMBERS_PER_TILE, _TILE_OF_MANY_ROWS)
 def tiles_for(
     queries: mx.array, keys: Arrays, values: Arrays, bits: int, group_size: int
 ) -> tiles.StoredTiles:
-    """Return the fastest tiles for queries [B, Hq, L, D]. `keys` and `values` are (words, scales,
-    biases)."""
+    """Return the fastest tiles for queries [B, Hq, L, D]."""
     batch, heads, total, groups = keys[1].shape
     rows = queries.shape[1] // heads * queries.shape[2] * groups
     if rows >= _MANY_ROWS:
@@ -117,7 +116,7 @@ class PackedTiles(_Affine):
 
 
 def _wide(packed: Arrays) -> Arrays:
-    """Widen scales and biases on the CPU backend, where half precision takes 45 times as long."""
+    """Half precision takes 45 times as long on the CPU backend."""
     words, scales, biases = packed
     if device.is_cpu():
         return words, scales.astype(mx.float32), biases.astype(mx.float32)
@@ -130,13 +129,12 @@ def _own(scales: mx.array) -> mx.array:
 
 
 def _dot(rows: mx.array, columns: Sequence[mx.array]) -> mx.array:
-    """Return products [..., R, T] of rows [..., R, D] with vectors in `columns`."""
     n = len(columns)
     first, *others = (rows[..., i::n] @ column.swapaxes(-1, -2) for i, column in enumerate(columns))
     return sum(others, start=first)
 
 
 def _undealt(weights: mx.array, columns: Sequence[mx.array]) -> mx.array:
-    """Return sums [..., R, D] of vectors in `columns` with `weights` [..., R, T]."""
+    """Return sums [..., R, D] of vectors in `columns`."""
     products = [weights @ column for column in columns]
     return mx.stack(products, axis=-1).reshape(*weights.shape[:-1], -1)

@@ -11,9 +11,9 @@ Mask = mx.array | str | None
 
 
 class Scoring(TypedDict):
-    """How scores are computed. The mask is None, "causal" (the queries are the last L tokens),
-    boolean (True is seen) or added, and broadcasts to [B, Hq, L, T]. `sinks` [Hq] are scores of one
-    more token, of value 0."""
+    """The mask is None, "causal" (the queries are the last L tokens), boolean (True is seen) or
+    added, and broadcasts to [B, Hq, L, T]. `sinks` [Hq] are scores of one more token, of value
+    0."""
 
     scale: float
     mask: Mask
@@ -21,7 +21,7 @@ class Scoring(TypedDict):
 
 
 def views(arrays: Arrays, start: int, stop: int | None, row: int | None = None) -> Arrays:
-    """Return views of tokens [start, stop) of arrays [R, H, T, F], of all rows or of one."""
+    """Return views of tokens [start, stop) of arrays [R, H, T, F]."""
     rows = slice(row, None if row is None else row + 1)
     return tuple(array[rows, :, start:stop] for array in arrays)
 
@@ -35,14 +35,14 @@ class Scheme(Protocol):
 
     @property
     def name(self) -> str:
-        """Names all that the stored bytes depend on, in the namespace of blocks."""
+        """Names all that the stored bytes depend on."""
 
     @property
     def is_fused(self) -> bool:
-        """Whether `attend` is a fused kernel of MLX, for many queries faster than `part`."""
+        """Whether `attend` is a fused kernel, for many queries faster than `part`."""
 
     def check(self, head_dim: int) -> None:
-        """Raise ValueError, in plain words, for heads of a size that cannot be stored."""
+        """Raise ValueError for head sizes that cannot be stored."""
 
     def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
         """Equal, bit for bit, to `quantize_keys` and `quantize_values`."""
@@ -56,8 +56,7 @@ class Scheme(Protocol):
     def attend(
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> mx.array:
-        """Attend queries [B, Hq, L, D] to the stored tokens: [B, Hq, L, Dv] in the queries'
-        dtype."""
+        """Attend queries [B, Hq, L, D]: [B, Hq, L, Dv] in the queries' dtype."""
 
     def part(
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]

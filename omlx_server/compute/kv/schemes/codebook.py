@@ -1,8 +1,5 @@
-"""The best scalar quantiser of N(0, 1) for each number of bits (Lloyd-Max).
-
-`encode` compares with the midpoints. `decode` is an odd rational function through the levels,
-faster than a table.
-"""
+"""The best scalar quantiser of N(0, 1) for each number of bits (Lloyd-Max). `decode` is an odd
+rational function through the levels, faster than a table."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -62,8 +59,7 @@ def encode(x: mx.array, bits: int) -> mx.array:
 
 
 def encode_each(x: mx.array, bits: tuple[int, ...]) -> mx.array:
-    """Encode part i of x f32 [N, B, H, T, D] in bits[i], at most 4, in one kernel. Slow on the CPU
-    backend."""
+    """Encode part i of x f32 [N, B, H, T, D] in bits[i], at most 4, in one kernel."""
     counted: mx.array = _count_below(x, *_borders(bits))
     return counted
 
@@ -75,7 +71,6 @@ def squares_each(index: mx.array, bits: tuple[int, ...]) -> mx.array:
 
 
 def _below(x: mx.array, borders: Sequence[mx.array | float]) -> mx.array:
-    """Count the borders below each number."""
     counted = [(x > border).astype(mx.uint8) for border in borders]
     # Added up in pairs: MLX puts no long chain of operations into one kernel.
     while len(counted) > 1:
@@ -102,7 +97,7 @@ def _comparer(bits: int) -> Callable[[mx.array], mx.array]:
 
 @cache
 def _borders(bits: tuple[int, ...]) -> list[mx.array]:
-    """Return border i of all parts, f32 [N, 1, 1, 1, 1], padded with inf."""
+    """Return f32 [N, 1, 1, 1, 1], padded with inf."""
     borders = np.full(((1 << max(bits)) - 1, len(bits), 1, 1, 1, 1), np.inf, dtype=np.float32)
     for part, width in enumerate(bits):
         borders[: (1 << width) - 1, part, 0, 0, 0, 0] = midpoints(width)
@@ -111,7 +106,7 @@ def _borders(bits: tuple[int, ...]) -> list[mx.array]:
 
 @cache
 def _squares_of_parts(bits: tuple[int, ...]) -> tuple[mx.array, mx.array]:
-    """Return numbers u8 [N, 1, 1, 1, 1] and squares f32 [N, levels] of parts, padded with zeros."""
+    """Return u8 [N, 1, 1, 1, 1] and f32 [N, levels], padded with zeros."""
     part = np.arange(len(bits), dtype=np.uint8).reshape(-1, 1, 1, 1, 1)
     table = np.zeros((len(bits), 1 << max(bits)), dtype=np.float32)
     for number, width in enumerate(bits):
@@ -175,8 +170,7 @@ def _in_bin(x: mx.array, below: mx.array, border: mx.array) -> mx.array:
 
 @cache
 def _bins(bits: int) -> mx.array:
-    """Return f32 [bins, 2]: the number of midpoints in lower bins, and the bin's own midpoint or
-    inf."""
+    """Return f32 [bins, 2]: midpoints in lower bins, and the bin's own or inf."""
     borders = midpoints(bits)
     # The same float32 arithmetic as in `_bin_of`. It is monotonic, so bins order their values.
     scale, offset = np.float32(_BINS_PER_UNIT), np.float32(_BINS_PER_UNIT * _REACH)
@@ -209,7 +203,7 @@ def _cells(positive: np.ndarray) -> _Cells:
 
 @cache
 def _positive_levels(bits: int) -> np.ndarray:
-    """Return the positive levels by Lloyd's iteration, then Newton's method."""
+    """Lloyd's iteration, then Newton's method."""
     if not 1 <= bits <= MOST_BITS:
         raise ValueError(f"no codebook of {bits} bits: 1 to {MOST_BITS}")
     count = 1 << bits >> 1
@@ -239,8 +233,8 @@ def _newton_step(positive: np.ndarray) -> np.ndarray:
 
 @cache
 def _curve(bits: int) -> tuple[list[float], list[float]]:
-    """Return the coefficients of over and under in u * over(u^2) / under(u^2), which maps u from -1
-    to 1 to the levels. Longer polynomials exceed what fuses into one kernel."""
+    """Return the coefficients of u * over(u^2) / under(u^2), from -1 to 1. Longer polynomials
+    exceed one fused kernel."""
     over, under = {1: (1, 0), 2: (1, 1), 3: (2, 2), 4: (2, 2)}.get(bits, (4, 2))
     positive = _positive_levels(bits)
     u = (np.arange(positive.size) + 0.5) / positive.size

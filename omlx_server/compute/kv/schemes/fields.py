@@ -11,7 +11,7 @@ import mlx.core as mx
 
 
 def count(bits: int) -> int:
-    """Return the number of codes that share one or three bytes."""
+    """Return how many codes share one or three bytes."""
     return (8 if 8 % bits == 0 else 24) // bits
 
 

@@ -12,8 +12,6 @@ _Both = tuple[mx.array, mx.array]
 
 
 class _LatentTiles(PlainTiles):
-    """Latents, which are the values too, and rotated keys [B, 1, T, D]."""
-
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
         latents, rotated = tiles.cut((*self.keys, *self.values), start, stop, rows)
         for_latents, for_rotated = _split(rows, latents)
@@ -35,7 +33,7 @@ class Latent(Plain):
     def attend(
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> mx.array:
-        """`mask` is None or boolean. The computation is that of mlx-lm's models."""
+        """`mask` is None or boolean."""
         [latents], [rotated] = keys, values
         mask = scoring["mask"]
         for_latents, for_rotated = _split(queries, latents)

@@ -25,7 +25,7 @@ _NIBBLES = mx.array(
 
 
 def words(dim: int, bits: int) -> int:
-    """Return how many words hold `dim` values. Raises ValueError for bits without a layout."""
+    """Return how many words hold `dim` values. Raises ValueError for other bits."""
     return _planes(bits) * -(-dim // _per_plane_word(bits))
 
 
@@ -55,7 +55,7 @@ def unpack(packed: mx.array, bits: int) -> mx.array:
 
 
 def nibbles(packed: mx.array) -> mx.array:
-    """Repack words of 3 bits into words of 4 bits a value, in two kernels."""
+    """Repack words of 3 bits into words of 4 bits a value."""
     units = packed.view(mx.uint8)
     planes = _NIBBLES[units.reshape(*units.shape[:-1], 3, -1)]
     joined: mx.array = _join_nibbles(planes[..., 0, :], planes[..., 1, :], planes[..., 2, :])
@@ -69,8 +69,6 @@ def _join_nibbles(low: mx.array, middle: mx.array, high: mx.array) -> mx.array:
 
 @cache
 def _spreader(bits: int) -> Callable[..., mx.array]:
-    """Return a function from planes of bytes to lanes with a byte for each value."""
-
     def spread(*planes: mx.array) -> mx.array:
         lanes = planes[0].astype(_LANES[bits])
         if bits == 4:
@@ -90,8 +88,6 @@ def _bytes_of(plane: mx.array) -> mx.array:
 
 @cache
 def _joiner(bits: int) -> Callable[[mx.array], mx.array]:
-    """Return the inverse of `_spreader` for one plane."""
-
     def join(lanes: mx.array) -> mx.array:
         if bits == 4:
             lanes = lanes | (lanes >> 4)
@@ -106,7 +102,7 @@ def _joiner(bits: int) -> Callable[[mx.array], mx.array]:
 
 @partial(mx.compile, shapeless=True)
 def _taken_apart(lanes: mx.array, order: mx.array) -> mx.array:
-    """Return planes u8 [..., bits, N] of lanes u64 [..., 1, N], in one kernel."""
+    """Return planes u8 [..., bits, N] of lanes u64 [..., 1, N]."""
     return ((lanes >> order & _LOWEST) * _SPREAD >> 56).astype(mx.uint8)
 
 

@@ -14,7 +14,7 @@ _LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PowerBase:
-    """On the CPU backend powers of two take a third of the time of `mx.exp`."""
+    """Powers of two take a third of the time of `mx.exp` on the CPU backend."""
 
     log: float
     power: Callable[[mx.array], mx.array]
@@ -40,11 +40,9 @@ def _weighed(mixed: mx.array, weight: mx.array) -> mx.array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partial:
-    """Attention of queries to some tokens, f32: weighted sum of values `mixed` [B, Hq, L, Dv], sum
-    of weights `weight` [B, Hq, L, 1], and largest score `top`, whose weight is 1.
-
-    Parts are merged by log-sum-exp (Dao et al., FlashAttention, 2022).
-    """
+    """Attention of queries to some tokens, f32: weighted sum of values `mixed` [B, Hq, L, Dv],
+    sum of weights `weight` [B, Hq, L, 1], and largest score `top`, whose weight is 1. Merged by
+    log-sum-exp (Dao et al., FlashAttention, 2022)."""
 
     top: mx.array
     mixed: mx.array
@@ -89,6 +87,5 @@ class Partial:
         )
 
     def finished(self) -> mx.array:
-        """Return f32 [B, Hq, L, Dv]. A seen token has weight 1, so less means that nothing is
-        seen."""
+        """Return f32 [B, Hq, L, Dv]. Less weight than 1 means that nothing is seen."""
         return _weighed(self.mixed, self.weight)

@@ -18,8 +18,7 @@ def products(rows: mx.array, keys: mx.array) -> mx.array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainTiles(tiles.StoredArrays):
-    """Keys and values [B, H, T, D] for `tiles.partial`; half-precision numbers are widened tile by
-    tile."""
+    """Keys and values [B, H, T, D]; half-precision numbers are widened tile by tile."""
 
     @property
     def size(self) -> int:
@@ -39,8 +38,6 @@ class PlainTiles(tiles.StoredArrays):
 
 
 class Plain:
-    """The `Scheme` of plain numbers."""
-
     name = "kv"
     is_fused = True
     tiles_class: ClassVar[type[PlainTiles]] = PlainTiles
@@ -64,7 +61,7 @@ class Plain:
     def part(
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
-        """In float32, because MLX's fused kernel does not return the weight of a part."""
+        """In float32: MLX's fused kernel does not return a part's weight."""
         stored, rows = self.tiles_class(keys, values), queries.astype(mx.float32)
         return tiles.partial(rows, stored, **scoring)
 

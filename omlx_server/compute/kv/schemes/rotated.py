@@ -1,7 +1,6 @@
 """Affine quantisation of rotated keys and values.
 
 A rotation spreads the few large channels of keys over all coordinates, which then fit one scale.
-Queries are rotated too, which keeps the scores; weighted sums of values are rotated back.
 """
 
 from dataclasses import dataclass, field, replace
@@ -37,7 +36,7 @@ class Rotated:
         return f"rotated-r{_ROUNDS}-s{self.seed}-{self.affine.name}{centred}"
 
     def around(self, centre: mx.array) -> "Rotated":
-        """Return the scheme for a layer whose keys have the mean `centre`."""
+        """Return the scheme for a layer whose keys have this mean."""
         return replace(self, centre=centre)
 
     def check(self, head_dim: int) -> None:

@@ -50,7 +50,7 @@ class VectorRotation:
         return replace(rotation, matrix=matrix)
 
     def forward(self, x: mx.array) -> mx.array:
-        """Rotate x [..., dim] in float32; the result has x's dtype."""
+        """Rotate x [..., dim] in float32; returns x's dtype."""
         return self.forward_from(x.astype(mx.float32) * self.signs[0]).astype(x.dtype)
 
     def forward_from(self, x: mx.array) -> mx.array:
@@ -81,7 +81,7 @@ class VectorRotation:
 
 
 def _signs(dim: int, seed: int, turn: int) -> np.ndarray:
-    """Return signs f32 [dim] from a hash, because numpy's generators may change."""
+    """From a hash, because numpy's generators may change."""
     stream = hashlib.shake_256(f"{seed}/{dim}/{turn}".encode()).digest(-(-dim // 8))
     bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8))[:dim]
     return bits.astype(np.float32) * 2 - 1

@@ -1,5 +1,5 @@
-"""Softmax attention over stored tokens, tile by tile (a tile is a span of tokens), so that no
-full-precision copy of a cache exists. A row here is one query of one head."""
+"""Softmax attention over stored tokens, tile by tile, so that no full-precision copy of a cache
+exists. A tile is a span of tokens, a row one query of one head."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _LOWEST = mx.finfo(mx.float32).min
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredArrays:
-    """The stored keys and values of all tokens, arrays [B, H, T, F]."""
+    """All tokens' stored keys and values, arrays [B, H, T, F]."""
 
     keys: Arrays
     values: Arrays
@@ -32,7 +32,7 @@ class StoredArrays:
 
 
 class StoredTiles(Protocol):
-    """Stored keys and values of `heads` heads and `total` tokens, read `size` tokens at a time."""
+    """Keys and values of `heads` heads and `total` tokens, read `size` at a time."""
 
     @property
     def total(self) -> int: ...
@@ -44,12 +44,10 @@ class StoredTiles(Protocol):
     def size(self) -> int: ...
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        """Return inner products f32 [B, H, R, tokens] of rows [B, H, R, D] with keys [start,
-        stop)."""
+        """Return inner products f32 [B, H, R, tokens] of rows [B, H, R, D]."""
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        """Return sums f32 [B, H, R, D] of values [start, stop) with f32 weights [B, H, R,
-        tokens]."""
+        """Return sums f32 [B, H, R, D] of values with f32 weights [B, H, R, tokens]."""
 
 
 def attend(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) -> mx.array:
@@ -57,8 +55,7 @@ def attend(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) ->
 
 
 def answer(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) -> mx.array:
-    """Attend queries [B, Hq, L, D] to all tokens: f32 [B, Hq, L, Dv], finite also where nothing is
-    seen."""
+    """Attend queries [B, Hq, L, D]: f32 [B, Hq, L, Dv], finite where nothing is seen."""
     if scoring.get("sinks") is not None or tiles.total > tiles.size or device.is_cpu():
         return partial(queries, tiles, **scoring).finished()
     # A GPU that reads all tokens at once needs no sums to merge: MLX's softmax is one kernel.
@@ -91,8 +88,7 @@ def partial(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) -
 
 
 def cut(packed: Arrays, start: int, stop: int, after: mx.array) -> Arrays:
-    """Return tokens [start, stop), not read before `after` is computed. MLX computes breadth first
-    and would unpack later tiles too early."""
+    """Return tokens [start, stop), not read before `after` is computed."""
     pieces = views(packed, start, stop)
     return tuple(mx.depends(list(pieces), [after])) if start else pieces
 
@@ -122,7 +118,6 @@ def _scores(
 def _grown(
     so_far: Partial | None, scores: mx.array, mix: Callable[[mx.array], mx.array], base: PowerBase
 ) -> Partial:
-    """Add one tile to the sums. `mix` sums its values; parts are [B, H, R, ...] here."""
     top = scores.max(axis=-1, keepdims=True)
     if so_far is not None:
         top = mx.maximum(top, so_far.top)
@@ -135,14 +130,13 @@ def _grown(
 
 
 def _with_sinks(so_far: Partial, sinks: mx.array, base: PowerBase) -> Partial:
-    """Add a token of value 0 with scores [H, R, 1]."""
     top = mx.maximum(so_far.top, sinks)
     decay = base.power(so_far.top - top)
     return Partial(top, so_far.mixed * decay, so_far.weight * decay + base.power(sinks - top))
 
 
 def _mask_of(mask: Mask, length: int, total: int, start: int, stop: int) -> mx.array | None:
-    """Return the mask of tokens [start, stop), None when every row sees all."""
+    """Return None when every row sees all."""
     if mask is None:
         return None
     if isinstance(mask, str):

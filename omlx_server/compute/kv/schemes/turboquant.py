@@ -1,14 +1,14 @@
-"""TurboQuant (arXiv 2504.19874, the variant for the mean squared error): keys and values in 2, 3, 4
-or 8 bits a number, and attention on that form.
+"""TurboQuant (arXiv 2504.19874, for the mean squared error): keys and values in 2, 3, 4 or 8 bits a
+number, and attention on that form.
 
 A vector is rotated, so that its coordinates look like N(0, rms^2). Each becomes the index of its
 nearest Lloyd-Max level, with one f16 scale for all:
+
     vector ~ inverse rotation of (scale * levels[index]),   scale = |vector| / |levels[index]|
 
-Two additions save almost half of the quality that 4 bits cost a small model:
-- With 4 bits the largest number of a vector sets the width of the levels, so that it is near one.
-- The mean of a head's keys (`centre`) is subtracted and never added again: it changes all scores of
-a query by one number, which softmax does not see.
+With 4 bits the largest number of a vector sets the width of the levels. The mean of a head's keys
+(`centre`) is subtracted: it changes all scores of a query by one number, which softmax does not
+see.
 """
 
 import math
@@ -66,7 +66,7 @@ class TurboQuant:
 
     @staticmethod
     def of_bits(bits: float, seed: int = SEED) -> "TurboQuant":
-        """Return the scheme of one of `CHOICES`. Raises ValueError for other bits."""
+        """Return the scheme of `CHOICES`. Raises ValueError for other bits."""
         if bits not in CHOICES:
             choices = ", ".join(f"{choice:g}" for choice in CHOICES)
             raise ValueError(f"TurboQuant takes {choices} bits, not {bits:g}")
@@ -82,14 +82,13 @@ class TurboQuant:
         return f"turboquant-k{self.key_bits}v{self.value_bits}-s{self.seed}-v{VERSION}{centred}"
 
     def around(self, centre: mx.array) -> "TurboQuant":
-        """Return the scheme for a layer whose keys have the mean `centre` f32 [H, 1, D]."""
+        """Return the scheme for a layer whose keys have the mean f32 [H, 1, D]."""
         return replace(self, shift=mx.stack([centre, mx.zeros_like(centre)])[:, None])
 
     def check(self, head_dim: int) -> None:
         """Accept every head dim."""
 
     def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
-        """Keys and values of one shape are computed as the halves of one array."""
         if keys.shape != values.shape:
             return self.quantize_keys(keys), self.quantize_values(values)
         rotation = self._rotation(keys.shape[-1])
@@ -125,8 +124,7 @@ class TurboQuant:
     def _read(
         self, queries: mx.array, keys: Arrays, values: Arrays, scale: float
     ) -> tuple[mx.array, tiles.StoredTiles]:
-        """Return the queries, scaled and rotated, and the tiles. Values have D coordinates, or fill
-        their words."""
+        """Values have D coordinates, or fill their words."""
         dim = queries.shape[-1]
         value_words = values[0].shape[-1]
         same = value_words == packing.words(dim, self.value_bits)
@@ -157,7 +155,7 @@ def _clipped(x: mx.array, centre: mx.array | float, signs: mx.array) -> mx.array
 def _side_by_side(
     keys: mx.array, values: mx.array, are_values: mx.array, shift: mx.array | float, signs: mx.array
 ) -> mx.array:
-    """Return `_clipped` keys and values [1, B, H, T, D] as [2, B, H, T, D], in one kernel."""
+    """Return keys and values [1, B, H, T, D] as [2, B, H, T, D], in one kernel."""
     clipped: mx.array = _clipped(mx.where(are_values, values, keys), shift, signs)
     return clipped
 
@@ -173,8 +171,7 @@ def _stored(rotated: mx.array, bits: int) -> Arrays:
 
 
 def _stored_halves(rotated: mx.array, bits: tuple[int, int]) -> list[Arrays]:
-    """Return words and scales of each half of [2, B, H, T, D]. On a GPU different bits are computed
-    together until they are packed."""
+    """Return words and scales of each half of [2, B, H, T, D]."""
     first, second = bits
     if first != second and (device.is_cpu() or max(bits) > 4):
         return [_stored(half, width) for half, width in zip(rotated, bits, strict=True)]
@@ -187,8 +184,7 @@ def _stored_halves(rotated: mx.array, bits: tuple[int, int]) -> list[Arrays]:
 
 
 def _indexed(rotated: mx.array, bits: tuple[int, ...]) -> tuple[mx.array, mx.array]:
-    """Return indices u8 and scales of vectors [..., D], or of [N, B, H, T, D] with bits[i] for part
-    i."""
+    """Return u8 and scales of [..., D], or of [N, B, H, T, D] with bits[i] for part i."""
     squares = rotated * rotated
     total = _total(squares)
     root = math.sqrt(rotated.shape[-1])
@@ -217,7 +213,6 @@ def _peaks(bits: tuple[int, ...]) -> tuple[mx.array, mx.array] | tuple[float, fl
 
 @partial(mx.compile, shapeless=True)
 def _normal(rotated: mx.array, total: mx.array, root: float) -> mx.array:
-    """Return rotated vectors in units of their rms; `total` is the sum of squares."""
     return rotated / mx.maximum(mx.sqrt(total) / root, _SMALLEST_WIDTH)
 
 
@@ -230,8 +225,7 @@ def _peaked(
     peak: mx.array | float,
     widest: mx.array | float,
 ) -> mx.array:
-    """Return rotated vectors in units that put the `largest` square at `peak`, but at most `widest`
-    times as wide as the rms."""
+    """The `largest` square goes to `peak`, within `widest` times the rms."""
     width = mx.minimum(mx.sqrt(largest) / peak, mx.sqrt(total) / root * widest)
     return rotated / mx.maximum(width, _SMALLEST_WIDTH)
 
@@ -243,8 +237,7 @@ def _scale(total: mx.array, levels: mx.array) -> mx.array:
 
 
 def _total(x: mx.array) -> mx.array:
-    """Return the sums [..., 1], added in one order whatever the shape, unlike `mx.sum` on a GPU.
-    The first coordinate of a Hadamard transform is the sum."""
+    """Sum [..., 1] in one order whatever the shape, unlike `mx.sum` on a GPU."""
     *lead, dim = x.shape
     even = dim & -dim
     parts = x.reshape(*lead, dim // even, even)

@@ -25,7 +25,7 @@ _ALL_TOKENS = 1 << 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stored(tiles.StoredArrays):
-    """Keys and values as (words, scales). The rows of `score` and the sums of `mix` are rotated."""
+    """Keys and values as (words, scales), rotated."""
 
     key_bits: int
     value_bits: int
@@ -66,8 +66,7 @@ class UnpackedTurboquant(_Stored):
 def tiles_for(
     queries: mx.array, keys: Arrays, values: Arrays, bits: tuple[int, int], value_dim: int
 ) -> tiles.StoredTiles:
-    """Return the fastest tiles for queries [B, Hq, L, D]. `bits` are those of keys and of
-    values."""
+    """Return the fastest tiles for queries [B, Hq, L, D]."""
     batch, query_heads, length, dim = queries.shape
     heads, total = keys[0].shape[1:3]
     if device.is_cpu():
@@ -78,7 +77,6 @@ def tiles_for(
 
 
 def tile_sizes(bits: tuple[int, int]) -> TileSizes:
-    """Return the sizes of the tiles of `tiles_for`, for memory plans."""
     if device.is_cpu():
         return TileSizes(_ALWAYS_FEW, 0, _NUMBERS_ON_CPU, _FEWEST_TOKENS_ON_CPU)
     # A code takes a byte, but two for 8 bits; 3 bits are spread to 4 before they become codes.
@@ -89,6 +87,6 @@ def tile_sizes(bits: tuple[int, int]) -> TileSizes:
 def _tile(
     stored: Arrays, start: int, stop: int, bits: int, after: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """Return levels f32 [B, H, tokens, padded D] and scales f32 of tokens [start, stop)."""
+    """Return levels f32 [B, H, tokens, padded D] and scales f32."""
     packed, scales = tiles.cut(stored, start, stop, after)
     return codebook.decode(packing.unpack(packed, bits), bits), scales.astype(mx.float32)
