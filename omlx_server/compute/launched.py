@@ -17,7 +17,7 @@ from omlx_server.core.step import Chunk, ChunkFailure, Cut, SequenceId, StepResu
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutPayload:
-    """The payloads of a `cut`, perhaps not computed yet; None where it asked for none."""
+    """The payloads of a `cut`, perhaps not computed yet; None where not asked for."""
 
     cut: Cut
     block: Payload | None
@@ -31,8 +31,8 @@ class CutPayload:
 
 @dataclass(slots=True, eq=False)
 class ChunksLaunched:
-    """The outcome of a step's `chunks`, run in `groups`. `lost` chunks refer to what can't be read,
-    `starved` ones found no memory. All is done when `last` is computed."""
+    """The outcome of a step's `chunks`: `lost` ones refer to what can't be read, `starved` ones
+    found no memory. All is done when `last` is computed."""
 
     chunks: tuple[Chunk, ...]
     groups: tuple[tuple[Chunk, ...], ...]
@@ -75,14 +75,13 @@ class Launched:
     behind_chunks: bool = False
 
     def finish_launch(self) -> None:
-        """Sample, unless that is done. Frees the logits."""
+        """Sample, unless that is done, and free the logits."""
         sample, self.sample = self.sample, None
         if sample is not None:
             self.decoding = sample()
 
     @property
     def places(self) -> int:
-        """Tokens that the decode computes, padding included."""
         sampled = self.decoding.sampled if self.decoding else None
         return len(self.ids) * (sampled.width if isinstance(sampled, Verifying) else 1)
 

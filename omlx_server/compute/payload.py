@@ -1,8 +1,8 @@
 """Payloads: what the hot tier holds for a block or a checkpoint.
 
-A payload refers to the run of the sequence that computed it where possible (compute/kv/spans.py),
-and copies all else: a slice would keep the whole cache alive. Arrays of one shape and dtype share a
-buffer, because Metal bounds the number of buffers.
+A payload refers to the run that computed it where possible (compute/kv/spans.py), and copies all
+else: a slice would keep the whole cache alive. Arrays of one shape and dtype share a buffer,
+because Metal bounds the number of buffers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ SHORT_BLOCKS = 8  # idle runs of fewer blocks are given up
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Payload:
-    """The arrays of a block or checkpoint. `places` says where each array of each leaf is: (buffer,
-    index). The leaves `referring` are in the `segment` instead, in order."""
+    """The arrays of a block or checkpoint. `places` gives (buffer, index) for each leaf's
+    arrays. Leaves `referring` are in the `segment` instead, in order."""
 
     buffers: Arrays
     places: tuple[tuple[tuple[int, int], ...], ...]
@@ -65,7 +65,7 @@ class Payload:
         return leaves
 
     def first(self, tokens: int) -> "Payload":
-        """Return a copy of a block's first `tokens` tokens; itself if it has no more."""
+        """Return a copy of the first `tokens` tokens; itself if it has no more."""
         leaves = self.leaves()
         if all(array.shape[-2] == tokens for arrays in leaves for array in arrays):
             return self
@@ -85,7 +85,7 @@ class Payload:
         self.segment, self.referring = None, ()
 
     def refer(self, segment: Segment, referring: tuple[int, ...]) -> None:
-        """Refer to the segment's tokens and drop the own copy of them."""
+        """Refer to the segment's tokens and drop the own copy."""
         if self.segment is None and any(self.places[leaf] for leaf in referring):
             others = self.leaves()
             for leaf in referring:
@@ -97,7 +97,7 @@ class Payload:
 
 
 class BlockCodec:
-    """Cuts payloads out of one model's caches, and restores caches from payloads."""
+    """Cuts payloads out of one model's caches, and restores caches."""
 
     def __init__(self, model: nn.Module, codecs: Sequence[Codec], block_size: int) -> None:
         self._model = model
@@ -125,8 +125,7 @@ class BlockCodec:
         return cls(model, codecs, block_size) if codecs and not why_not_reused(model) else None
 
     def cut_block(self, caches: Caches, row: CacheRow, start: int, stop: int) -> Payload:
-        """Return the DELTA and WINDOW parts of tokens [start, stop) of a row, or references.
-        Uncomputed."""
+        """Return the DELTA and WINDOW parts of tokens [start, stop), or references. Uncomputed."""
         flat = list(leaves(caches))
         referring = self._referring(flat)
         segment = self._segment(flat, referring, row.index, start, stop)
@@ -160,8 +159,7 @@ class BlockCodec:
         launch: bool = True,
         rebase: bool = True,
     ) -> Caches:
-        """Return solo caches as they were after `stop` tokens; the last of the `blocks` may reach
-        beyond.
+        """Return solo caches as after `stop` tokens; the last of the `blocks` may reach beyond.
 
         Long segments are referred to, the rest is copied. With `rebase` the buffers of an ended
         sequence may be taken over, and copied blocks refer to the copy. Without `launch` nothing is
@@ -191,8 +189,8 @@ class BlockCodec:
         return caches
 
     def _adopted(self, flat: Caches, blocks: Sequence[Payload], stop: int) -> Mapping[int, Strip]:
-        """Return the strips, by leaf number, that a sequence of these blocks takes over. Empty
-        unless all blocks are of one run that nobody reads, with few tokens after `stop`."""
+        """Return the strips, by leaf number, to take over. Empty unless all blocks are of one
+        run that nobody reads, with few tokens after `stop`."""
         segment = blocks[-1].segment if blocks else None
         if segment is None or not segment.run.is_free:
             return {}
@@ -234,7 +232,7 @@ class BlockCodec:
 
 
 class _Parts:
-    """The parts of blocks up to token `stop`, by leaf. Opens a block when first needed."""
+    """The parts of blocks up to token `stop`, by leaf, opened when first needed."""
 
     def __init__(self, blocks: Sequence[Payload], size: int, stop: int) -> None:
         self._size, self._stop = size, stop
@@ -280,7 +278,7 @@ def why_not_reused(model: nn.Module) -> str:
 
 
 def size_of(payload: Payload) -> Size:
-    """Return a payload's bytes and its buffers, at least one, with its share of its run's."""
+    """Return a payload's bytes and buffers, at least one, with its share of its run's."""
     shared, segment = 0, payload.segment
     if segment is not None:
         shared = segment.run.array_count // max(SHORT_BLOCKS, len(segment.run.segments))

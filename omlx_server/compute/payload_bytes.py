@@ -1,8 +1,5 @@
 """Converts payloads to bytes for the cold tier, and back. Mlx thread; any thread may read the
-bytes.
-
-A tensor's data is the array's own memory; only references are copied.
-"""
+bytes, which are the array's own memory."""
 
 from typing import Any
 
@@ -32,14 +29,14 @@ _NAMES = {ours: name for name, (ours, _) in _TYPES.items()}
 
 
 def pack(payload: Payload) -> PackedArrays:
-    """Return the bytes of a payload. Waits until it is computed."""
+    """Waits until the payload is computed."""
     payload = payload.detached()
     device.wait_for(*payload.buffers)
     return PackedArrays(tuple(_tensor(buffer) for buffer in payload.buffers), payload.places)
 
 
 def unpack(packed: PackedArrays) -> Payload:
-    """Return the payload of these bytes, with memory of its own. Raises ValueError if damaged."""
+    """Return a payload with memory of its own. Raises ValueError for damaged bytes."""
     buffers = tuple(_array(tensor) for tensor in packed.tensors)
     for leaf in packed.places:
         for buffer, index in leaf:

@@ -30,7 +30,6 @@ class Prefilled:
         return len(self.joins[0].context) == 1
 
     def only(self, rows: Sequence[int]) -> "Prefilled":
-        """Keep only these rows of caches in batch form."""
         cache_ops.keep_rows(self.caches, rows)
         return Prefilled(tuple(self.joins[row] for row in rows), self.caches, self.solo)
 
@@ -71,7 +70,6 @@ class Prefiller:
         self._restored.clear()
 
     def drop(self, ids: Iterable[SequenceId]) -> None:
-        """Forget prompts and their caches, ignoring unknown ids."""
         for id in ids:
             self._unfinished.pop(id, None)
             self._restored.pop(id, None)
@@ -80,7 +78,7 @@ class Prefiller:
         self._unfinished[prefill] = caches
 
     def restore_later(self, prefill: SequenceId, rebuild: Callable[[], Caches]) -> None:
-        """Start a prefill from caches that `rebuild` makes when its group runs, to save memory."""
+        """Start a prefill from caches that `rebuild` makes when its group runs."""
         self._restored[prefill] = rebuild
 
     def unfinished(self, prefill: SequenceId) -> Caches | None:
@@ -92,8 +90,7 @@ class Prefiller:
         return [id for id, caches in self._unfinished.items() if cache_ops.lost_rows(caches)]
 
     def fail(self, ids: Sequence[SequenceId], *, together: bool) -> None:
-        """Handle a forward that raised. Prompts that ran `together` stay; one that ran alone is
-        lost."""
+        """Handle a forward that raised. Prompts that ran `together` stay."""
         for id in ids:
             caches = self._unfinished.get(id)
             if caches is not None and together:
@@ -104,7 +101,7 @@ class Prefiller:
             self.drop(ids)
 
     def run(self, group: Sequence[Chunk]) -> Prefilled | None:
-        """Launch one forward over the group, and return its rows if they are complete."""
+        """Launch one forward over the group. Return its rows if they are complete."""
         if len(group) == 1:
             return self._run_solo(group[0])
         caches = cache_ops.merge([self._caches(chunk.prefill) for chunk in group])

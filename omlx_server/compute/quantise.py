@@ -1,8 +1,7 @@
 """Gives a model our full-attention caches, after a proof that its attention can read them.
 
-A few tokens on plain caches of ours must give mlx-lm's logits, alone and in a batch, and attention
-must read each cache through our hook (compute/kv/dispatch.py). Where that fails for all caches at
-once, each is tried alone.
+A few tokens on plain caches of ours must give mlx-lm's logits, alone and in a batch, through our
+hook (compute/kv/dispatch.py). Where that fails for all caches at once, each is tried alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,8 +50,7 @@ _REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """The numbers of `quantised` caches and of those that stay mlx-lm's (`plain`), and the
-    `reason`."""
+    """The numbers of `quantised` and of `plain` (mlx-lm's) caches, and the `reason`."""
 
     quantised: int
     plain: int = 0
@@ -60,8 +58,8 @@ class Quantised:
 
 
 def make_scheme(name: str, bits: float, group_size: int) -> Scheme | None:
-    """Return the scheme of this name, or None for "none". `bits` is the average over keys and
-    values. Raises ValueError for a bad name, bits or group size."""
+    """Return the scheme, None for "none". `bits` is the average over keys and values. Raises
+    ValueError."""
     match name:
         case "none":
             return None
@@ -81,8 +79,7 @@ def _whole(bits: float) -> int:
 
 
 def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
-    """Make `new_caches` use this scheme where attention allows it. Raises ModelUnavailable if
-    nowhere."""
+    """Make `new_caches` use this scheme where possible. Raises ModelUnavailable if nowhere."""
     dispatch.install()
     own = _OwnCaches(model)
     members = [number for number, leaf in enumerate(leaves(own())) if type(leaf) is KVCache]
@@ -102,8 +99,7 @@ def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
 
 
 def use_rows_of_own_length(model: nn.Module) -> Quantised:
-    """Make `new_caches` use our plain caches where attention allows it: batches then need no
-    padding."""
+    """Make `new_caches` use our plain caches where possible: batches then need no padding."""
     dispatch.install()
     own = _OwnCaches(model)
     adapted = leaves(special.adapted(model, own()))
@@ -123,7 +119,7 @@ def use_rows_of_own_length(model: nn.Module) -> Quantised:
 
 
 class _OwnCaches:
-    """Makes the caches of the model's class. The weak reference avoids a cycle."""
+    """The weak reference avoids a cycle."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = ref(model)
@@ -159,7 +155,7 @@ def _makers(
 
 
 class _Witness(Plain):
-    """A plain scheme that notes the head dims it got, and whether attention used it."""
+    """A plain scheme that notes its head dims, and whether attention used it."""
 
     def __init__(self) -> None:
         self.head_dims: set[int] = set()
@@ -184,7 +180,7 @@ class _Witness(Plain):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Proof:
-    """Finds out which caches of a model can be of a scheme, by the `expected` logits."""
+    """Finds out which caches can be of a scheme, by the `expected` logits."""
 
     model: nn.Module
     own: MakeCaches
@@ -249,7 +245,6 @@ class _Proof:
 
 
 def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
-    """Yield the logits of the proof's forwards: the `_ALONE` ones, one with references, batches."""
     prompt, alone = mx.array(_ROWS[:1]), make()
     yield model(prompt, cache=alone)
     yield model(mx.array([[1]]), cache=alone)

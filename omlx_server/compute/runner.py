@@ -46,8 +46,8 @@ _log = logging.getLogger(__name__)
 
 
 class ModelRunner:
-    """One loaded model, its live batch and its unfinished prefills. `codec` is None if its caches
-    can't be cut into blocks. `fetch` must know every payload that a step restores."""
+    """One loaded model, its live batch and its unfinished prefills. `codec` is None if its
+    caches can't be cut. `fetch` must know every payload that a step restores."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class ModelRunner:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes held by live rows, unfinished prefills and all that blocks refer to."""
+        """Bytes of live rows, unfinished prefills and all that blocks refer to."""
         return self._batch.nbytes + self._prefiller.nbytes + self.runs.idle_bytes
 
     @property
@@ -91,8 +91,8 @@ class ModelRunner:
         return [*rows, *self._prefiller.lost]
 
     def execute(self, step: Step) -> Launched:
-        """Cut the tails, drop rows, and launch the step's decode and row cuts. A chunk that raises
-        later is a failure of its own rows; an exception of the decode is raised, and the caches are
+        """Cut the tails, drop rows, and launch the decode and row cuts. A chunk that raises
+        later fails its own rows only; an exception of the decode is raised, and the caches are
         then unusable."""
         tails = self._cut_rows(step.tails)
         self._batch.drop(step.drops)
@@ -125,7 +125,6 @@ class ModelRunner:
         return launched
 
     def _feeds(self, step: Step) -> list[Feed]:
-        """Return the feeds of a verifying decode, and tell other ranks of the step."""
         feeds = self._batch.feeds(step.drafts, step.asks) if step.verifies else []
         if self.tell is not None:
             pairs = zip(self._batch.ids, feeds, strict=False)
@@ -134,8 +133,7 @@ class ModelRunner:
         return feeds
 
     def _must_be_read(self, step: Step, *, beside_host: bool) -> bool:
-        """Return whether the step's tokens must be taken before more is planned. Where a launch
-        takes as long as its work, planning ahead would only delay them."""
+        """Where a launch takes as long as its work, planning ahead would only delay tokens."""
         if beside_host:
             return step.prefill_tokens > 0
         return bool(step.chunks) or self._batch.has_newcomers or self._batch.constrained
@@ -145,7 +143,7 @@ class ModelRunner:
         return Decoding(sampled, () if step.verifies else tuple(self._cut_rows(step.row_cuts)))
 
     def reset(self) -> None:
-        """Forget all rows and prefills after a failure; their caches are lost to blocks."""
+        """Forget all rows and prefills; their caches are lost to blocks."""
         if self.tell is not None:
             self.tell(Reset())
         self.runs.lose()
@@ -168,7 +166,7 @@ class ModelRunner:
                 raise RuntimeError(chunks.failures[0].message)
 
     def warming(self) -> Work[None]:
-        """Run a few steps, one per slice, to compile kernels before the first request."""
+        """Run a few steps, one per slice, to compile kernels."""
         scratch = ModelRunner(self.loaded)
         greedy = SamplingParams(max_tokens=4, temperature=0, top_logprobs=2)
         drawn = SamplingParams(
@@ -201,7 +199,7 @@ class ModelRunner:
             self.tell(Reset())
 
     def launch_chunks(self, step: Step) -> ChunksLaunched:
-        """Launch a step's restores, chunks and cuts, and add complete rows to the live batch."""
+        """Launch restores, chunks and cuts, and add complete rows to the live batch."""
         groups = tuple(self.grouping.group(step.chunks))
         chunks, arrivals = ChunksLaunched(step.chunks, groups), list[Prefilled]()
         self._restore(step, chunks)
@@ -217,8 +215,7 @@ class ModelRunner:
         return chunks
 
     def _restore(self, step: Step, launched: ChunksLaunched) -> None:
-        """Rebuild the caches of prefills; of a group only on trial, since the group rebuilds
-        them."""
+        """A group's caches are rebuilt on trial only, since the group rebuilds them."""
         several = (group for group in launched.groups if len(group) > 1)
         merged = {chunk.prefill for group in several for chunk in group}
         for restore in step.restores:
@@ -254,8 +251,8 @@ class ModelRunner:
         return self.codec.join(blocks, checkpoint, plan.stop, launch=launch, rebase=rebase)
 
     def _prefill(self, group: Sequence[Chunk], launched: ChunksLaunched) -> list[Prefilled]:
-        """Run a group and return its complete rows. If it raises, run its members one by one.
-        Raises RuntimeError where a rank of the cluster is gone."""
+        """If a group raises, run its members one by one. Raises RuntimeError where a rank is
+        gone."""
         prefilled = guarded(self._prefiller.run, group)
         if not isinstance(prefilled, Crash):
             self._cut_chunks(group, prefilled, launched)
@@ -290,7 +287,6 @@ class ModelRunner:
                     launched.last = cache_ops.one_number(caches)
 
     def _cut_rows(self, cuts: Sequence[RowCut]) -> list[CutPayload]:
-        """Cut blocks and checkpoints of live rows, except of rows whose draft was wrong."""
         payloads = []
         # Rows that are not behind come first: when others catch up, rings drop tokens of these.
         for wanted in sorted(cuts, key=lambda cut: self._batch.is_behind(cut.id)):

@@ -2,9 +2,9 @@
 result is the same in any batch.
 
 The order is vLLM's: log-probabilities of the raw logits; logit_bias, penalties, banned stop tokens;
-the mask of a constraint; temperature; min_p; top_k; top_p; then argmax(logits + Gumbel noise),
-which samples from the softmax. A row's noise depends on its seed, choice and position. The number
-of kernels does not grow with the rows.
+the mask of a constraint; temperature; min_p; top_k; top_p; then argmax(logits + Gumbel noise). A
+row's noise depends on its seed, choice and position. The number of kernels does not grow with the
+rows.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ _NEVER = float("-inf")
 
 @dataclass(slots=True, eq=False)
 class SamplingRow:
-    """Sampling state of one live row. `position` counts the tokens before the next one; images
+    """Sampling state of one live row. `position` counts the tokens before the next; images
     `shift` it for the model. Stop tokens are `banned` until min_tokens."""
 
     id: SequenceId
@@ -87,7 +87,7 @@ class SamplingRow:
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
     def ahead(self, draft: Sequence[int]) -> "list[SamplingRow]":
-        """Return the states before each sample of a draft: this row, then one per allowed token."""
+        """Return the states before each sample: this row, then one per allowed drafted token."""
         if self.constraint is not None and not self.constraint.takes_drafts:
             return [self]
         states = [self]
@@ -99,7 +99,7 @@ class SamplingRow:
         return states
 
     def _behind(self, token: int) -> "SamplingRow | None":
-        """Return the state after a drafted token; None where the answer can't go on after it."""
+        """None where the answer can't go on after the token."""
         constraint = self.constraint
         if constraint is not None:
             if constraint.problem or not allows(constraint.mask(), token):
@@ -121,16 +121,15 @@ class SamplingRow:
 
 
 def nbytes(rows: Sequence[SamplingRow]) -> int:
-    """Return the bytes of the rows' histories, which rows share."""
+    """Return the bytes of the rows' histories."""
     tables = {row.history.table for row in rows if row.history is not None}
     return sum(table.entries.nbytes for table in tables)
 
 
 @dataclass(slots=True, eq=False)
 class Sampled:
-    """The sampled tokens int32 [B] of a step, on the device. W rows, `logprob_rows`, want
-    log-probabilities: `chosen` [W] of the sampled tokens, `top_ids` and `top_values` [W, K] of the
-    likeliest."""
+    """A step's sampled tokens int32 [B], on the device. W rows, `logprob_rows`, want
+    log-probabilities: `chosen` [W], `top_ids` and `top_values` [W, K]."""
 
     tokens: mx.array
     constraints: dict[int, Constraint] = field(default_factory=dict)
@@ -150,7 +149,6 @@ class Sampled:
         return self.outcomes(range(len(tokens)), [[token] for token in tokens])
 
     def on_host(self) -> list[SampledToken]:
-        """Wait for the tokens."""
         tokens: list[int] = device.to_host(self.tokens)
         logprobs = self._logprobs()
         return [SampledToken(token, logprobs.get(row)) for row, token in enumerate(tokens)]
@@ -207,14 +205,13 @@ def sample(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
 
 
 def unsampled(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
-    """Return tokens of 0 that depend on the logits, on a rank that does not sample."""
+    """Return zeros that depend on the logits, on a rank that does not sample."""
     for row in rows:
         row.took()
     return Sampled(mx.depends(mx.zeros(len(rows), dtype=mx.int32), logits))
 
 
 def _note(tokens: mx.array, rows: Sequence[SamplingRow], table: Table) -> None:
-    """Add the tokens int32 [B] to the rows' histories, of which `table` is."""
     places = [i for i, row in enumerate(rows) if row.history is not None]
     if len(places) < len(rows):
         tokens = tokens[mx.array(places)]

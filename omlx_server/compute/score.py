@@ -24,7 +24,7 @@ def score_prompt(
     tell: Callable[[Sequence[int]], None] = lambda tokens: None,
 ) -> Generator[None, None, list[Logprobs]]:
     """Return, for each token but the first, its log-probability and the `top` likeliest ones.
-    `forward` replaces the model; `tell` receives the tokens before each forward. Waits."""
+    `tell` receives the tokens before each forward. Waits."""
     caches = cache_ops.new_caches(model)
     rows = slice_rows(vocab)
     entries: list[Logprobs] = []
@@ -37,7 +37,7 @@ def score_prompt(
 
 
 def launch_slice(model: nn.Module, caches: Caches, tokens: Sequence[int]) -> None:
-    """Launch another rank's share of a slice's forward."""
+    """Launch another rank's share of a forward."""
     device.launch(model(mx.array([list(tokens)]), cache=caches))
     cache_ops.evaluate(caches, wait=False)
 
@@ -47,7 +47,7 @@ def slice_rows(vocab: int) -> int:
 
 
 def logits_bytes(vocab: int, rows: int) -> int:
-    """Return the most bytes that the logits of `rows` tokens and their derivatives take."""
+    """Return the most bytes for the logits of `rows` tokens and their derivatives."""
     return _TIMES * 4 * vocab * rows
 
 

@@ -1,9 +1,8 @@
-"""A decode that verifies drafts: a token is sampled after each fed token, as steps of its own
-would.
+"""A decode that verifies drafts: a token is sampled after each fed token.
 
-    fed        newest   d0   d1   d2
-    sampled        s0   s1   s2   s3      d0 == s0, d1 != s1: the row gets s0 and s1,
-                                          and keeps newest and d0 in its caches
+fed        newest   d0   d1   d2
+sampled        s0   s1   s2   s3      d0 == s0, d1 != s1: the row gets s0 and s1,
+                                      and keeps newest and d0 in its caches
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,6 @@ class Feed:
 
     @classmethod
     def of(cls, row: SamplingRow, draft: Sequence[int]) -> "Feed":
-        """Return the feed of as much of a draft as the constraint allows."""
         states = row.ahead(draft)
         return cls(tuple(draft[: len(states) - 1]), states)
 
@@ -49,8 +47,8 @@ def tokens_of(newest: mx.array, feeds: Sequence[Feed]) -> mx.array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verifying:
-    """A verifying decode in progress. `accept` receives each row's right drafted tokens and newest
-    token."""
+    """A verifying decode in progress. `accept` receives each row's right drafted tokens and
+    newest token."""
 
     feeds: list[Feed]
     sampled: Sampled
@@ -65,7 +63,7 @@ class Verifying:
         *,
         samples: bool = True,
     ) -> "Verifying":
-        """Launch a sample after each fed token, from `logits` [B, T, V], if this rank `samples`."""
+        """Sample after each fed token, from `logits` [B, T, V], if this rank `samples`."""
         states = [state for feed in feeds for state in feed.states]
         sampled = sample(_fed(logits, feeds), states) if samples else unsampled(logits, states)
         device.launch(sampled.arrays())

@@ -1,8 +1,7 @@
 """The fingerprint of a model: SHA-256 over its JSON files, Jinja templates and weights.
 
-Blocks on disk need one of all weight bytes. The digest of each weight file is noted, and holds
-while the file's size, times, inode and samples stay the same. For blocks in memory, samples are
-enough.
+Blocks on disk need one of all weight bytes. A file's digest is noted, and holds while its size,
+times, inode and samples stay. Samples are enough for blocks in memory.
 """
 
 import hashlib
@@ -22,7 +21,7 @@ _LONG_BYTES = 4 << 30
 def fingerprint(
     path: Path, notes: Path | None = None, *, whole: bool = False, allowed: Allowed = always
 ) -> str:
-    """Return the fingerprint of a model directory: of every byte if `whole` or with a file of
+    """Return a model directory's fingerprint: of every byte if `whole` or with a file of
     `notes`, else of samples. New digests are noted if `allowed()`. Raises OSError."""
     digest = hashlib.sha256()
     for file in sorted([*path.glob("*.json"), *path.glob("*.jinja")]):
@@ -45,7 +44,6 @@ def file_states(path: Path) -> dict[str, list[int]]:
 
 
 def together_fingerprint(target: str, drafter: str) -> str:
-    """Return the fingerprint of a model with its drafter."""
     return hashlib.sha256(f"{target}\0{drafter}".encode()).hexdigest()
 
 
@@ -55,7 +53,7 @@ def _state(file: Path) -> list[int]:
 
 
 def _samples(file: Path) -> str:
-    """Return the digest of 64 samples of 64 KiB, which differ between any two trainings."""
+    """Return the digest of 64 samples of 64 KiB."""
     digest, size = hashlib.sha256(), file.stat().st_size
     with file.open("rb") as stream:
         for part in range(_SAMPLES_PER_FILE):
@@ -65,7 +63,6 @@ def _samples(file: Path) -> str:
 
 
 def _content(file: Path, known: dict[str, Any]) -> str:
-    """Return the digest of a file: from `known`, or computed and added to it."""
     name, state = str(file.resolve()), _state(file)
     signs = {"state": state, "samples": _samples(file)}
     note, size = known.get(name), state[0]

@@ -25,7 +25,7 @@ Weights = dict[str, mx.array]
 
 
 def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Headed | None:
-    """Return the model with its lazy heads; None without known ones. Raises ValueError."""
+    """Return the model with lazy heads; None without known ones. Raises ValueError."""
     style = STYLES.get(architecture_of(model))
     if style is None:
         return None

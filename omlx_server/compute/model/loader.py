@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ModelDims:
-    """Sizes of a model. `vocab` and `dtype` are of its logits, `intermediate` is for one token."""
+    """Sizes of a model. `vocab` and `dtype` are its logits', `intermediate` is for one token."""
 
     layers: int
     hidden: int
@@ -74,7 +74,6 @@ class LoadedModel:
 
     @property
     def target(self) -> nn.Module:
-        """The model that answers."""
         return members(self.model)[0]
 
     @property
@@ -83,8 +82,7 @@ class LoadedModel:
 
 
 def load(path: Path, notes: Path | None = None, scheme: Scheme | None = None) -> LoadedModel:
-    """Load an MLX-layout directory, without running its code. Raises ModelUnavailable if the
-    architecture is unknown, or files or `scheme` do not fit."""
+    """Load an MLX-layout directory, without running its code. Raises ModelUnavailable."""
     return finish(loading(path, notes, scheme))
 
 
@@ -97,8 +95,8 @@ def loading(
     heads: bool = False,
     vision: bool = False,
 ) -> Work[LoadedModel]:
-    """Load as `load`, in slices of weights. `known_as` is the fingerprint, if computed. `heads` and
-    `vision` are loaded if there are any; a tower that can't be loaded leaves a warning."""
+    """Load as `load`, in slices. `known_as` is the fingerprint, if computed. A tower that can't
+    be loaded leaves a warning."""
     model, config, dims = yield from _reading(path, scheme)
     known_as = known_as or fingerprint(path, notes)
     verifies = verifies_drafts(model)
@@ -200,7 +198,7 @@ def _open(
 def _telling(
     made: Callable[[Any], nn.Module], tell: Callable[[Arrays], None]
 ) -> Callable[[Any], nn.Module]:
-    """Wrap a model class so that `tell` receives the arrays that mlx-lm sanitizes, once."""
+    """Wrap a class so that `tell` receives the arrays that mlx-lm sanitizes, once."""
 
     def make(args: Any) -> nn.Module:
         model: Any = made(args)
@@ -238,7 +236,7 @@ def weight_bytes(model: nn.Module) -> int:
 
 
 def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
-    """Return the sizes in config.json, and `vocab` and `dtype` of an uncomputed forward."""
+    """Return the sizes in config.json, and `vocab` and `dtype` of a forward."""
     text = {**config, **config.get("text_config", {})}
     hidden = _int(text, "hidden_size", "d_model", "hidden_dim", "model_dim", "n_embd", default=0)
     heads = _int(text, "num_attention_heads", "num_heads", "n_heads", "n_head", default=1)

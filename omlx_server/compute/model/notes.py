@@ -17,7 +17,7 @@ def always() -> bool:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; empty where there is none."""
+    """Return a file's JSON object; empty where there is none."""
     try:
         notes = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -26,7 +26,7 @@ def read(file: Path) -> dict[str, Any]:
 
 
 def write(file: Path, known: dict[str, Any]) -> None:
-    """Replace the file, readable by this user only. Logs an OSError."""
+    """Replace a file, for this user only. Logs an OSError."""
     temporary = file.with_name(f"{file.name}.{os.getpid()}")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

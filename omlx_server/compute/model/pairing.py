@@ -17,7 +17,6 @@ def check_can_draft(drafter: LoadedModel) -> None:
 
 
 def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
-    """Return the pair in which `drafter` drafts for `target`."""
     return LoadedModel(
         Pair(target.model, drafter.model, drafter.dims.vocab),
         target.dims,

@@ -13,7 +13,7 @@ _DIGITS = 12
 
 
 def system_fingerprint(path: Path, scheme: Scheme | None) -> str:
-    """Return the fingerprint of model, scheme, device and versions. Raises OSError."""
+    """Raises OSError."""
     libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"
     parts = [fingerprint(path), caches, device.name(), f"omlx_server {__version__}", *libraries]

@@ -1,7 +1,7 @@
 """Probes a model and fits the coefficients of its memory planner. Mlx thread, at load.
 
-Contexts are short, because coefficients are slopes: bytes per byte of a term. Quantised caches need
-longer ones, since attention reads them tile by tile.
+Contexts are short, because coefficients are slopes, but longer for quantised caches, which are read
+tile by tile.
 """
 
 import logging
@@ -63,8 +63,7 @@ _MERGED_BYTES = 128 << 20
 
 
 def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
-    """Probe a model, one probe per slice, and return its coefficients, or `STRUCTURAL` if that
-    fails."""
+    """Return a model's coefficients, one probe per slice, or `STRUCTURAL` if that fails."""
     try:
         return (yield from _Calibration(loaded, shape).run())
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
@@ -101,7 +100,6 @@ class _Calibration:
         )
 
     def _together(self, alone: PrefillFactors) -> Work[PrefillFactors]:
-        """Return the factors of `alone` times at least 1, and one for the copies of all caches."""
         probes = [replace(probe, context=self._context(probe)) for probe in _DEEP_TOGETHER]
         terms = [prefill_terms(self._shape, probe) for probe in probes]
         inner = [times(term.inner, alone.deep[:3]) for term in terms]
@@ -119,7 +117,6 @@ class _Calibration:
         )
 
     def _took(self, probes: Sequence[P], measure: Callable[[P], Peak]) -> Work[list[float]]:
-        """Return the most transient bytes, at least 1, of each probe."""
         took = list[float]()
         for probe in probes:
             took.append(max(1, *(measure(probe).transient for _ in range(self._runs))))
@@ -136,8 +133,8 @@ class _Calibration:
         return fit(columns, (yield from self._took(able, measure)))
 
     def _copies(self, steady: Planner) -> Work[tuple[float, float]]:
-        """Return the factors of a decode that copies a layer: of the layer's bytes, at least 1, and
-        of what the decode takes without a copy, at most 1."""
+        """Return factors of the layer's bytes, at least 1, and of a decode without a copy, at
+        most 1."""
         packed = self._shape.tiles is not None
         [probe] = self._able([_GROWS_OF_PACKED if packed else _GROWS])
         terms = decode_terms(self._shape, probe)
@@ -147,8 +144,6 @@ class _Calibration:
         return max(1.0, (took - share * without) / terms.grown), share
 
     def _able(self, probes: Sequence[Decode]) -> list[Decode]:
-        """Return the probes with one row where rows cannot share a batch, and with bounded
-        contexts."""
         if not self._bench.batchable:
             probes = [replace(probe, rows=1) for probe in probes]
         return [replace(probe, context=self._context(probe)) for probe in probes]
@@ -166,8 +161,8 @@ def _wide(
 ) -> tuple[float, float]:
     """Return the factors of activations and of scores in short chunks.
 
-    They have few scores, so that factor is the one of long contexts, `scores`. It is below 1 where
-    only the last layer has full attention; short chunks then show more, at most `_SCORES`.
+    That of long contexts, `scores`, is below 1 where only the last layer has full attention; short
+    chunks then show more, at most `_SCORES`.
     """
     _, short = fit(columns, took)
     if short > 1 > scores:

@@ -1,7 +1,7 @@
-"""Measures how long a model takes for chunks of several sizes. Mlx thread, at load.
+"""Measures the time of chunks by size. Mlx thread, at load.
 
-All chunks have the same token in their middle, so attention sees equally many tokens for each. A
-chunk is measured only if the one before it predicts an allowed time.
+All chunks have the same token in their middle, so attention sees equally many tokens for each. One
+is measured only if the one before predicts an allowed time.
 """
 
 import logging
@@ -40,7 +40,7 @@ def timing(
     allowed: notes.Allowed = notes.always,
 ) -> Work[Times | None]:
     """Return the times of chunks of `sizes` tokens (ascending), up to the last allowed one, from
-    `file` or from one forward per slice; None if the model cannot be probed. They are written if
+    `file` or one forward per slice; None if the model cannot be probed. They are written if
     `allowed()`."""
     key = _key(loaded, sizes)
     times = _parsed(notes.read(file).get(key), sizes) if file else None

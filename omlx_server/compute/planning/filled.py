@@ -22,8 +22,8 @@ def one_token(model: nn.Module) -> Caches:
 
 
 def filled(model: nn.Module, tokens: int, chunk: int, like: Caches) -> Caches:
-    """Return evaluated solo caches of zeros, as after a prefill of `tokens` tokens in chunks.
-    `like` are caches by `one_token`. Raises CannotFill."""
+    """Return evaluated solo caches of zeros, as after a prefill in chunks. `like` are caches by
+    `one_token`. Raises CannotFill."""
     caches = cache_ops.new_caches(model)
     if tokens:
         for leaf, short in zip(leaves(caches), leaves(like), strict=True):
@@ -34,13 +34,11 @@ def filled(model: nn.Module, tokens: int, chunk: int, like: Caches) -> Caches:
 
 
 def layers_of(model: nn.Module) -> tuple[LayerKv, ...]:
-    """Run the model on one token and return its `layers_held`."""
     return layers_held(one_token(model))
 
 
 def layers_held(short: Caches) -> tuple[LayerKv, ...]:
-    """Return what each cache holds of a sequence, equal layers counted together. Raises
-    CannotFill."""
+    """Return what each cache holds, equal layers counted together. Raises CannotFill."""
     counts: dict[LayerKv, int] = {}
     for leaf in leaves(short):
         layer = codec_of(leaf).layer_kv(leaf) if leaf.nbytes else LayerKv(Keeps.CONSTANT, 0)
@@ -49,8 +47,8 @@ def layers_held(short: Caches) -> tuple[LayerKv, ...]:
 
 
 def room_of_all(loaded: LoadedModel, ranks: Ranks, room: int) -> int:
-    """Return how many of its `room` bytes this rank may use, so that no other rank runs out first.
-    All ranks call this at the same time."""
+    """Return how many of its `room` bytes this rank may use. All ranks call this at the same
+    time."""
     token: int = max(1, sum(leaf.nbytes for leaf in leaves(one_token(loaded.model))))
     most = ranks.most(token)
     return max(0, ranks.least(room)) * token // most

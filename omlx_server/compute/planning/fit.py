@@ -14,12 +14,8 @@ _ALIKE = 1e-9
 
 
 def fit(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> tuple[float, ...]:
-    """Return factors x >= 0, one per column, for which rows @ x is close to `measured` and never
-    below.
-
-    Raises:
-        ValueError: there are no rows, or a measured value is not positive.
-    """
+    """Return factors x >= 0, for which rows @ x is close to `measured` and never below. Raises
+    ValueError for no rows, or a measured value that is not positive."""
     if not rows or min(measured) <= 0:
         raise ValueError("a fit needs measurements, each above zero")
     relative = np.array(rows, dtype=float) / np.array(measured)[:, None]
@@ -33,7 +29,6 @@ def fit(rows: Sequence[Sequence[float]], measured: Sequence[float]) -> tuple[flo
 
 
 def _no_lower(rows: np.ndarray) -> np.ndarray:
-    """Return factors for which rows @ x is near 1, and above 1 rather than below."""
     weights = np.ones(len(rows))
     for _ in range(_ROUNDS):
         factors = _non_negative(rows * weights[:, None], weights)
@@ -44,7 +39,6 @@ def _no_lower(rows: np.ndarray) -> np.ndarray:
 
 
 def _non_negative(rows: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the factors x >= 0 with the least squared error of rows @ x."""
     width = rows.shape[1]
     best, least = np.zeros(width), float(wanted @ wanted)
     for count in range(1, width + 1):

@@ -18,7 +18,7 @@ _NARROW = ("float16", "bfloat16")
 
 
 def shape_of(loaded: LoadedModel) -> ModelShape:
-    """Return the shape of a loaded model. Runs it on one token. Raises CannotFill."""
+    """Return a loaded model's shape. Runs it on one token. Raises CannotFill."""
     if loaded.ranks is not None:
         loaded.ranks.tell(OneToken())
     shape = _shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
@@ -29,14 +29,13 @@ def shape_of(loaded: LoadedModel) -> ModelShape:
 
 
 def scheme_of(loaded: LoadedModel) -> Scheme | None:
-    """Return the scheme of a model's first quantised cache."""
     fresh = leaves(cache_ops.new_caches(loaded.model))
     schemes = (codec_of(leaf).scheme(leaf) for leaf in fresh)
     return next(filter(None, schemes), None)
 
 
 def tiles_of(scheme: Scheme | None) -> TileSizes | None:
-    """Return the tiles in which attention reads keys and values of a quantised scheme."""
+    """Return the tiles in which attention reads quantised keys and values."""
     if scheme is None:
         return None
     if isinstance(scheme, TurboQuant):
@@ -45,8 +44,7 @@ def tiles_of(scheme: Scheme | None) -> TileSizes | None:
 
 
 def structural_shape(dims: ModelDims) -> ModelShape:
-    """Return an upper bound for unknown caches: plain keys and values, padded to the longest
-    row."""
+    """Return an upper bound for unknown caches: plain, padded to the longest row."""
     token = 2 * dims.kv_heads * dims.head_dim * _width(dims)
     return _shape(dims, (LayerKv(Keeps.PADDED, token, dims.layers),), None)
 

@@ -1,8 +1,6 @@
-"""Keeps the coefficients of probed models in one JSON file. Mlx thread, at load.
-
-They hold for the same weights, device, libraries and format of caches. An unreadable file only
-costs new probes.
-"""
+"""Keeps the coefficients of probed models in one JSON file. Mlx thread, at load. They hold for
+the same weights, device, libraries and format of caches. An unreadable file only costs new
+probes."""
 
 import logging
 import math
@@ -26,15 +24,15 @@ _FORMAT = "5"
 
 
 def planner_for(loaded: LoadedModel, file: Path | None = None) -> Planner:
-    """Make the memory planner of a loaded model without a pause."""
+    """Make a loaded model's memory planner without a pause."""
     return finish(planning(loaded, file))
 
 
 def planning(
     loaded: LoadedModel, file: Path | None = None, allowed: notes.Allowed = notes.always
 ) -> Work[Planner]:
-    """Make the memory planner of a loaded model from coefficients in `file`, or from one probe per
-    slice, which are written if `allowed()`. A model that cannot be probed gets an upper bound."""
+    """Make the memory planner of a loaded model from `file`, or from one probe per slice,
+    written if `allowed()`. A model that cannot be probed gets an upper bound."""
     try:
         shape = shape_of(loaded)
     except CannotFill as error:
@@ -51,7 +49,7 @@ def planning(
 
 
 def key_of(loaded: LoadedModel) -> str:
-    """Name all that a model's coefficients depend on."""
+    """Name all that coefficients depend on."""
     scheme = scheme_of(loaded)
     libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"
@@ -73,7 +71,6 @@ def _plain(coefficients: Coefficients) -> dict[str, list[float]]:
 
 
 def _parsed(stored: Any) -> Coefficients | None:
-    """Return the coefficients stored by `_plain`, None for any other form."""
     if not isinstance(stored, dict):
         return None
     expected = _plain(STRUCTURAL)
@@ -90,7 +87,6 @@ def _parsed(stored: Any) -> Coefficients | None:
 
 
 def are_factors(stored: Any, count: int) -> bool:
-    """Return whether a value from the file is a list of `count` factors."""
     return (
         isinstance(stored, list)
         and len(stored) == count

@@ -35,12 +35,12 @@ class Peak:
 
     @property
     def transient(self) -> int:
-        """Bytes at the worst moment above those before or after, whichever is more."""
+        """Bytes at the worst moment above the larger of before and after."""
         return self.peak - max(self.before, self.after)
 
 
 def measured(run: Callable[[], object]) -> Peak:
-    """Measure what `run` takes, its result included in the memory after it. Drains MLX's pool."""
+    """Measure what `run` takes. Drains MLX's pool."""
     mx.synchronize()
     mx.clear_cache()
     mx.reset_peak_memory()
@@ -53,8 +53,7 @@ def measured(run: Callable[[], object]) -> Peak:
 
 
 class ForwardProbe:
-    """Measures the memory or time of single forwards. Caches are as after prefills in chunks of
-    `chunk`."""
+    """Measures single forwards. Caches are as after prefills in chunks of `chunk`."""
 
     def __init__(self, loaded: LoadedModel, chunk: int = 256) -> None:
         self.model = loaded.model
@@ -80,7 +79,6 @@ class ForwardProbe:
                 self.layers(decode)
 
     def prefill(self, prefill: PrefillShape) -> Peak:
-        """Measure one forward over a chunk of each of `prefill.rows` prompts."""
         self._tell("prefill", prefill)
         return self.measured(self._forward(prefill))
 
@@ -103,7 +101,6 @@ class ForwardProbe:
         return partial(prefiller.run, chunks)
 
     def decode(self, decode: Decode) -> Peak:
-        """Measure one decode. With `decode.grows` its buffers are full."""
         self._tell("decode", decode=decode)
         if not decode.grows:
             return self._steady(decode)
@@ -111,8 +108,8 @@ class ForwardProbe:
         return self.measured(lambda: batch.decode().to_host())
 
     def _steady(self, decode: Decode) -> Peak:
-        """Return the larger of two decodes: the last scores may be alive or gone when the logits
-        are computed."""
+        """The larger of two decodes: the last scores may be alive or gone when the logits are
+        computed."""
         batch = self.batch(decode.rows, decode.context)
         peak = self.measured(lambda: batch.decode().to_host())
         if grows(decode.context, 1):
@@ -121,8 +118,7 @@ class ForwardProbe:
         return max(peak, again, key=lambda one: one.transient)
 
     def layers(self, decode: Decode) -> Peak:
-        """Measure one decode without its logits, which would hide the layers where the vocabulary
-        is large."""
+        """Measure one decode without its logits, which would hide the layers."""
         self._tell("layers", decode=decode)
         batch = self.batch(decode.rows, decode.context)
         tokens = mx.zeros((decode.rows, 1), dtype=mx.int32)
@@ -135,7 +131,7 @@ class ForwardProbe:
         return self.measured(forward)
 
     def measured(self, run: Callable[[], object]) -> Peak:
-        """Measure `run` without the bytes that the probe itself holds."""
+        """Measure `run` without the probe's own bytes."""
         run_peak, own = measured(run), self._own_bytes
         peak = run_peak.peak
         if self._ranks is not None:  # plan for the rank that takes the most
@@ -157,7 +153,6 @@ class ForwardProbe:
         return batch
 
     def _full(self, rows: int, context: int) -> LiveBatch:
-        """Return rows with full buffers, if `context` is a multiple of `GROWTH`."""
         if self._spare:  # our caches are made with a spare place, which this decode fills
             return self.batch(rows, context + 1)
         batch = LiveBatch(self.model, self._vocab)
@@ -165,7 +160,7 @@ class ForwardProbe:
         return batch
 
     def arrivals(self, first: int, stop: int, context: int) -> list[Prefilled]:
-        """Return rows numbered [first, stop), of `context` tokens each, ready to join a batch."""
+        """Return rows [first, stop) of `context` tokens, ready to join a batch."""
         return [
             Prefilled((_join(number),), self._filled(context), solo=True)
             for number in range(first, stop)

@@ -1,4 +1,4 @@
-"""Measures how long a decode takes by its width, which is what it costs to verify a draft."""
+"""Measures the time of a decode by its width: the cost of verifying a draft."""
 
 import time
 from collections.abc import Callable
@@ -43,8 +43,6 @@ def forward_of(model: nn.Module, ranks: Ranks | None = None) -> Fresh:
 
 
 def forward_of_heads(headed: Headed) -> Fresh:
-    """Return forwards of a model's heads."""
-
     def fresh() -> Forward:
         caches = cache_ops.new_caches(headed)[headed.own_caches :]
 
@@ -58,7 +56,7 @@ def forward_of_heads(headed: Headed) -> Fresh:
 
 
 def measuring(fresh: Fresh, most: int) -> Work[StepCosts]:
-    """Measure forwards of up to `most` tokens, one per slice, for about `_MOST_SECONDS` in all."""
+    """Measure forwards of up to `most` tokens, one per slice, for about `_MOST_SECONDS`."""
     begun, probed = time.perf_counter(), dict[int, float]()
     for width in dict.fromkeys(min(width, most) for width in _WIDTHS):
         guess = _RUNS * probed.get(1, 0.0) * (1 + width / _AS_LONG_AGAIN)

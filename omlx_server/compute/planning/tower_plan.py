@@ -1,4 +1,4 @@
-"""Measures how much memory a pass of a vision tower takes. Mlx thread, at load."""
+"""Measures the memory of a vision tower's pass. Mlx thread, at load."""
 
 import logging
 from collections.abc import Iterable
@@ -32,8 +32,8 @@ _MOST_PATCHES = 2048
 def planning_tower(
     loaded: LoadedModel, file: Path | None = None, allowed: notes.Allowed = notes.always
 ) -> Work[None]:
-    """Give the vision of a model, if any, a plan for the memory of a pass, from factors in `file`
-    or from one probe per slice, which are written if `allowed()`."""
+    """Give a model's vision, if any, a memory plan from `file`, or from one probe per slice,
+    written if `allowed()`."""
     vision = loaded.vision
     if vision is None:
         return
@@ -64,22 +64,18 @@ def _probing(tower: Tower) -> Work[tuple[float, float]]:
 
 
 def fitted(shape: EncoderShape, probes: Iterable[tuple[Grid, int]]) -> tuple[float, float]:
-    """Return the factors that fit the bytes of passes over these grids. Raises ValueError if none
-    took any."""
+    """Return the factors that fit passes over these grids. Raises ValueError if none took bytes."""
     rows = [(terms(shape, pass_over(grid)), took) for grid, took in probes if took > 0]
     activations, scores = fit([row for row, _ in rows], [took for _, took in rows])
     return activations, scores
 
 
 def _grids(tower: Tower) -> list[Grid]:
-    """Return grids with few scores, many scores, and in between."""
     most = min(4 * device_policy.current().chunk, _MOST_PATCHES)
     return list(dict.fromkeys(map(tower.grid_of, (most // 8, most // 2, most))))
 
 
 def _took(tower: Tower, grid: Grid) -> int:
-    """Return the bytes of a pass at its peak above those before it."""
-
     pixels = np.zeros(tower.pixel_shape(grid), dtype=np.float32)
     peak = measured(lambda: finish(tower.computing(mx.array(pixels), grid)))
     return peak.peak - peak.before

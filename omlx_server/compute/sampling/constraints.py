@@ -20,8 +20,8 @@ _THREADS = max(2, min(4, os.cpu_count() or 1))
 
 
 def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
-    """Return the results of pieces of work, which touch no array, on some threads and this one.
-    Raises what a piece raised, once none is running."""
+    """Return the results of pieces of work, which touch no array, on some threads. Raises what a
+    piece raised, once none is running."""
     left, done = deque(range(len(work))), dict[int, T]()
 
     def run() -> None:
@@ -63,6 +63,5 @@ def allows(mask: bytes, token: int) -> bool:
 
 
 def _words(mask: bytes, vocab: int) -> npt.NDArray[np.uint32]:
-    """Return a mask as u32 [vocab / 32, rounded up], padded with zeros."""
     size = -(-vocab // 32) * 4
     return np.frombuffer(mask[:size].ljust(size, b"\0"), dtype="<u4")

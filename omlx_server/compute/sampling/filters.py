@@ -1,5 +1,5 @@
 """Filters before a token is drawn: min_p, then top_k, then top_p. Dropped tokens get -inf; ties
-with the last kept token stay. Sums are made in order of the logits, the same in any batch."""
+with the last kept token stay. Sums are in order of the logits, the same in any batch."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -22,7 +22,7 @@ def for_rows(
     wanted: Sequence[bool],
     change: Callable[[mx.array, list[T]], mx.array],
 ) -> mx.array:
-    """Return x [B, V] with the `wanted` rows replaced by `change` of them."""
+    """Return x [B, V] with the `wanted` rows replaced by `change`."""
     if not any(wanted):
         return x
     if all(wanted):
@@ -64,8 +64,7 @@ def _top_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
 def _nucleus(
     logits: mx.array, best: mx.array, eligible: mx.array, rows: Sequence[SamplingParams]
 ) -> mx.array:
-    """Keep the smallest set of `eligible` logits that reaches top_p; `best` [R, K] are
-    ascending."""
+    """Keep the smallest set that reaches top_p; `best` [R, K] are ascending."""
     parts = mx.array([[max(row.top_p, _LEAST) if row.top_p < 1 else _ALL] for row in rows])
     weights = mx.where(eligible, mx.exp(best - best[:, -1:]), 0)
     above = mx.cumsum(weights, axis=-1, reverse=True, inclusive=False)
@@ -76,8 +75,7 @@ def _nucleus(
 
 
 def _largest(x: mx.array, count: int) -> mx.array:
-    """Return the `count` largest of each row of x [R, V], ascending: they are in the `count` chunks
-    with the largest maxima."""
+    """Return [R, count], ascending: they are in the `count` chunks with the largest maxima."""
     rows, vocab = x.shape
     if count * _CHUNK * 2 < vocab:
         if missing := -vocab % _CHUNK:

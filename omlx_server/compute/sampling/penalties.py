@@ -1,5 +1,4 @@
-"""Penalties, logit_bias and bans, each in one computation for all rows that ask for it. Rows that
-are sampled together share an immutable `Table` of their tokens."""
+"""Penalties, logit_bias and bans, each in one computation for all rows that ask for it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +24,9 @@ def has_penalties(sampling: SamplingParams) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The tokens of R rows. `entries` f32 [R, V] count a token in the answer, plus 0.5 if in the
-    prompt. `penalties` are repetition, frequency and presence, each f32 [R, 1]. `starts` int32 [R]
-    are offsets in the flat entries."""
+    """The tokens of R rows; immutable. `entries` f32 [R, V] count a token in the answer, plus
+    0.5 if in the prompt. `penalties` are repetition, frequency and presence, each f32 [R, 1].
+    `starts` int32 [R] are offsets in the flat entries."""
 
     entries: mx.array
     penalties: tuple[mx.array, mx.array, mx.array]
@@ -53,7 +52,7 @@ class Table:
         return _penalised(logits, self.entries, *self.penalties)
 
     def after(self, tokens: mx.array) -> "Table":
-        """Return the table with one more of `tokens` int32 [R] in each row."""
+        """Return the table with one more token int32 [R] in each row."""
         entries = self.entries.reshape(-1).at[tokens + self.starts].add(1.0)
         return replace(self, entries=entries.reshape(self.entries.shape))
 
@@ -71,7 +70,7 @@ class History:
     def of(
         cls, sampling: SamplingParams, prompt: Sequence[int], answer: Sequence[int], vocab: int
     ) -> "History":
-        """Return a history with a table of its own, without tokens beyond the vocabulary."""
+        """Return a history with its own table, without tokens beyond the vocabulary."""
         entries = np.zeros((1, vocab), dtype=np.float32)
         entries[0, _known(prompt, vocab)] = _IN_PROMPT
         np.add.at(entries[0], _known(answer, vocab), 1)
@@ -82,7 +81,7 @@ class History:
 
 
 def shared_table(histories: Sequence[History]) -> Table:
-    """Return the table of these rows: the one they share, or a new one."""
+    """Return the table that these rows share, or a new one."""
     table = histories[0].table
     settled = all(own.table is table and not own.drafted for own in histories)
     if settled and table.is_all([own.row for own in histories]):
@@ -145,7 +144,7 @@ def _penalised(
     frequency: mx.array,
     presence: mx.array,
 ) -> mx.array:
-    """Apply penalties as vLLM does: repetition also for tokens of the prompt."""
+    """As vLLM, apply repetition also to tokens of the prompt."""
     repeated = mx.where(logits > 0, logits / repetition, logits * repetition)
     logits = mx.where(entries > 0, repeated, logits) - frequency * mx.floor(entries)
     return mx.where(entries >= 1, logits - presence, logits)

@@ -27,7 +27,7 @@ class FeatureSpan:
 
 
 class WithImages:
-    """A model for one forward, with features in the places of tokens and a `view` of its caches."""
+    """A model for one forward, with features in the places of tokens."""
 
     def __init__(
         self, model: nn.Module, view: View, entries: Sequence[FeatureSpan] = (), scale: float = 1.0
@@ -63,8 +63,6 @@ class WithImages:
         return embedded
 
     def _with_deepstack(self, hidden: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Compute as mlx-lm's qwen3 and qwen3_moe, adding deepstack features behind the first
-        layers."""
         model = language_model(self._model)
         mask = create_attention_mask(hidden, cache[0])
         for number, (layer, layer_cache) in enumerate(zip(model.model.layers, cache, strict=True)):
@@ -80,13 +78,11 @@ class WithImages:
 
 
 def behind(model: nn.Module, shifts: Sequence[int]) -> Callable[..., mx.array]:
-    """Return a model for text whose row i is shifts[i] positions ahead; the model itself where no
-    row is."""
+    """Return a model for text whose row i is shifts[i] positions ahead."""
     return WithImages(model, moved(shifts)) if any(shifts) else model
 
 
 def _put(array: mx.array, entry: FeatureSpan, values: mx.array) -> mx.array:
-    """Return a copy of `array` [B, T, ...] with `values` in the places of an entry."""
     copy = mx.array(array)
     copy[entry.row, entry.start : entry.stop] = values.astype(array.dtype)
     return copy

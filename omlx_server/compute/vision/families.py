@@ -22,36 +22,25 @@ class Tower(Protocol):
 
     @property
     def kernel(self) -> tuple[str, tuple[int, ...]]:
-        """The name of the weights that embed patches, and the axes of a patch: [channels, (frames,)
-        rows, columns]."""
+        """The name of the weights that embed patches, and a patch's axes."""
 
     @property
-    def shape(self) -> EncoderShape:
-        """The sizes for memory estimates."""
-
+    def shape(self) -> EncoderShape: ...
     def grid_of(self, patches: int) -> Grid:
         """Return the grid of a square image or tile of about so many patches."""
 
-    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        """Return the shape of the pixels of an image of this grid."""
-
-    def tokens(self, grid: Grid) -> int:
-        """Return the number of tokens of an image in the language model."""
-
+    def pixel_shape(self, grid: Grid) -> tuple[int, ...]: ...
+    def tokens(self, grid: Grid) -> int: ...
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
-        """Compute the features of one image in slices. Raises ValueError if the pixels do not fit
-        the grid."""
+        """Compute one image's features in slices. Raises ValueError if pixels and grid differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class TowerFamily:
-    """How to make a tower from config.json; `starts` maps prefixes of weights to ours, first match
-    first.
-
-    `three_axes` are positions on three axes, by which frequencies turn in sections or
-    `interleaved`. With `in_blocks` the tokens of an image see each other. With `multiplies` the
-    model scales its input.
-    """
+    """How to make a tower from config.json; `starts` maps prefixes of weights to ours, first
+    match first. `three_axes` are positions on three axes, by which frequencies turn in sections
+    or `interleaved`. With `in_blocks` the tokens of an image see each other. With `multiplies`
+    the model scales its input."""
 
     make: Callable[[Mapping[str, Any]], Any]
     starts: tuple[tuple[str, str], ...]
@@ -65,8 +54,7 @@ class TowerFamily:
         return Sections.read(config, interleaved=self.interleaved) if self.three_axes else None
 
     def input_scale(self, config: Mapping[str, Any]) -> float:
-        """Return the factor of mlx-lm's language model for its input: the root of its width in
-        bfloat16."""
+        """Return the model's factor for its input: the root of its width in bfloat16."""
         if not self.multiplies:
             return 1.0
         root = config["text_config"]["hidden_size"] ** 0.5

@@ -1,8 +1,5 @@
-"""Positions of a prompt's tokens by time, row and column (Wang et al., Qwen2-VL, 2024).
-
-The tokens of an image lie on its rows and columns at one time; the text behind it continues as if
-the image were as long as its longer side.
-"""
+"""Positions of a prompt's tokens by time, row and column (Wang et al., Qwen2-VL, 2024). The text
+behind an image continues as if the image were as long as its longer side."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,7 +27,6 @@ class ImagePlace:
 
     @property
     def delta(self) -> int:
-        """The shift of the text behind it."""
         return max(self.rows, self.columns) - self.rows * self.columns
 
 
@@ -40,7 +36,7 @@ def delta(images: Iterable[ImagePlace]) -> int:
 
 
 def axis_positions(start: int, stop: int, images: Iterable[ImagePlace]) -> Ints:
-    """Return positions int32 [3, stop - start]. `images` are those of the prompt in order."""
+    """Return positions int32 [3, stop - start]. `images` are in order."""
     numbers = np.arange(start, stop)
     positions = np.stack([numbers] * 3)
     moved = 0

@@ -1,5 +1,5 @@
-"""Rotary embeddings of tokens with positions on three axes (M-RoPE). A view of the cache gives
-`AxisPositions` as its offset."""
+"""Rotary embeddings of tokens with positions on three axes (M-RoPE), which a cache's view gives
+as its offset."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from omlx_server.errors import ModelUnavailable
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """The number of frequencies that turn by time, rows and columns: in sections, or `interleaved`
-    while any are left."""
+    """The number of frequencies that turn by time, rows and columns: in sections, or
+    `interleaved` while any are left."""
 
     counts: tuple[int, int, int]
     interleaved: bool
@@ -50,7 +50,7 @@ class Sections:
 
 
 class AxisPositions:
-    """Positions of all tokens of a forward: `axes` are three arrays int32 [B * T]."""
+    """Positions of a forward's tokens: `axes` are three arrays int32 [B * T]."""
 
     def __init__(self, rows: Sequence[Ints]) -> None:
         """Each row has positions int32 [3, T]."""
@@ -59,8 +59,7 @@ class AxisPositions:
 
 
 class AxisRope(nn.Module):
-    """Replaces a rotary embedding of mlx-lm: rotates by each axis and takes for each frequency its
-    own."""
+    """Rotates by each axis and takes for each frequency its own."""
 
     def __init__(self, rope: Any, sections: Sections) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -82,7 +81,6 @@ class AxisRope(nn.Module):
 
 
 def use_axes(model: nn.Module, sections: Sections) -> None:
-    """Put an `AxisRope` into each attention layer."""
     for layer in model.layers:
         if "self_attn" in layer:
             layer.self_attn.rope = AxisRope(layer.self_attn.rope, sections)

@@ -15,8 +15,8 @@ View = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class MovedCache:
-    """A cache with another `offset`: of the first token, of each row's first, int32 [B], or of each
-    token."""
+    """A cache with another `offset`: of the first token, of each row's first, int32 [B], or of
+    each token."""
 
     def __init__(self, cache: Any, offset: int | mx.array | AxisPositions) -> None:
         self._cache = cache
@@ -34,7 +34,7 @@ class BlocksCache:
         self._visible = visible
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Any:
-        """Return bool [N, K] of the next N tokens, the last of the K keys."""
+        """Return bool [N, K] of the next N tokens, the last of K keys."""
         mask = self._cache.make_mask(N, return_array=True, window_size=window_size)
         before = mask.shape[-1] - N
         return mx.concatenate([mask[:, :before], mask[:, before:] | self._visible], axis=-1)

@@ -1,5 +1,4 @@
-"""Vision of one loaded model: computes, keeps and evicts features of images by their digest. Mlx
-thread."""
+"""One model's vision: computes, keeps and evicts image features by digest. Mlx thread."""
 
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -24,7 +23,7 @@ from omlx_server.core.work import Work, finish
 
 
 class Vision:
-    """`plan` estimates the memory of a pass of the `tower`, an upper bound until it is measured."""
+    """`plan` estimates the memory of a pass, an upper bound until measured."""
 
     def __init__(
         self,
@@ -34,7 +33,7 @@ class Vision:
         config: Mapping[str, Any],
         weight_bytes: int = 0,
     ) -> None:
-        """`weight_bytes` are those of the tower. A model with three axes needs `rope.use_axes`."""
+        """A model with three axes needs `rope.use_axes`."""
         self.tower = tower
         self.weight_bytes = weight_bytes
         self.plan = EncoderPlan(tower.shape, STRUCTURAL)
@@ -60,7 +59,7 @@ class Vision:
         return features is not None
 
     def needs(self, image: ImageSpan) -> int:
-        """Return the most bytes that computing an image takes, pixels and features included."""
+        """Return the most bytes for an image, pixels and features included."""
         return self.plan.needs(pass_over(image.grid)) + image.nbytes
 
     def is_computing(self, digest: bytes) -> bool:
@@ -90,8 +89,8 @@ class Vision:
         )
 
     def let_go(self, nbytes: int, wanted: Collection[bytes] = ()) -> int:
-        """Evict features that are not `wanted`, least recently used first, until `nbytes` are free.
-        Return the bytes freed."""
+        """Evict features that are not `wanted`, least recently used first. Return the bytes
+        freed."""
         gone = 0
         for digest in [digest for digest in self._kept if digest not in wanted]:
             if gone >= nbytes:
@@ -114,8 +113,8 @@ class Vision:
     # -- a forward -----------------------------------------------------------------------
 
     def with_images(self, chunk: Chunk) -> WithImages:
-        """Return the model for one forward over a chunk. Missing features are computed now; raises
-        ValueError."""
+        """Return the model for one forward over a chunk. Missing features are computed now;
+        raises ValueError."""
         entries = [self._entry(image, chunk) for image in chunk.images]
         return WithImages(self._model, self._view(chunk), entries, self._scale)
 
@@ -150,5 +149,4 @@ def pass_over(grid: Grid) -> Pass:
 
 
 def _place(image: ImageSpan) -> ImagePlace:
-    """Return where an image is; a token has as many rows of patches as columns."""
     return ImagePlace.of(image.start, image.grid, isqrt(prod(image.grid) // image.count))

@@ -1,4 +1,4 @@
-"""Loads the vision tower of a model, which mlx-lm leaves out. Mlx thread."""
+"""Loads a model's vision tower. Mlx thread."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +27,6 @@ def loading_tower(family: TowerFamily, config: Mapping[str, Any], directory: Pat
 
 
 def renamed(tensors: Mapping[str, mx.array], family: TowerFamily) -> Weights:
-    """Return the weights of the tower by the names of our modules."""
     weights: Weights = {}
     for name, array in tensors.items():
         start = next((pair for pair in family.starts if name.startswith(pair[0])), None)
@@ -47,7 +46,7 @@ def filling_tower(tower: Any, weights: Weights, source: Path) -> Work[None]:
 
 def _as_product(weight: mx.array, kernel: tuple[int, ...]) -> mx.array:
     """Reshape a convolution's weight [out, *kernel], or MLX's [out, rows, columns, channels], to
-    [out, values]. Other shapes stay, and fail later."""
+    [out, values]."""
     if weight.shape[1:] == kernel:
         return weight.reshape(weight.shape[0], -1)
     if weight.shape[1:] == (*kernel[1:], kernel[0]):

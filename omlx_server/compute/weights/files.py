@@ -27,7 +27,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def lazy_weights(directory: Path) -> dict[str, mx.array]:
-    """Return all arrays of the weight files, not read yet. Raises ModelUnavailable."""
+    """Return all arrays, not read yet. Raises ModelUnavailable."""
     arrays: dict[str, mx.array] = {}
     for file in weight_files(directory):
         try:
@@ -40,8 +40,8 @@ def lazy_weights(directory: Path) -> dict[str, mx.array]:
 
 @contextmanager
 def view_of(directory: Path) -> Iterator[Path]:
-    """Yield a directory for mlx-lm, which reads every model*.safetensors, with the right files
-    only."""
+    """Yield a directory with the right files only for mlx-lm, which reads every
+    model*.safetensors."""
     ignored = set(directory.glob("model*.safetensors")) - set(weight_files(directory))
     if not _is_object(directory / _GENERATION):
         ignored.add(directory / _GENERATION)

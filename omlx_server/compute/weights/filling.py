@@ -18,8 +18,7 @@ _SHOWN = 4
 
 
 def filling(module: nn.Module, weights: Mapping[str, mx.array], source: Path) -> Work[None]:
-    """Put `weights` into the module, and read them in slices. Raises ModelUnavailable if they don't
-    fit."""
+    """Put `weights` into the module, in slices. Raises ModelUnavailable if they don't fit."""
     parameters: Any = tree_flatten(module.parameters())
     wanted = {name: array.shape for name, array in parameters}
     used = {name: weights[name] for name in wanted if name in weights}

@@ -19,7 +19,7 @@ _SLICE_BYTES = 128 << 20
 
 
 def reading(model: nn.Module, path: Path) -> Work[None]:
-    """Read the model's lazy weights, in slices. Waits for each. Raises ModelUnavailable."""
+    """Read lazy weights, in slices. Waits for each. Raises ModelUnavailable."""
     leaves = iter(dict(tree_flatten(model.parameters())).values())
     while group := _next_slice(leaves):
         guarded_load(path, partial(mx.eval, group))
@@ -27,7 +27,7 @@ def reading(model: nn.Module, path: Path) -> Work[None]:
 
 
 def guarded_load(path: Path, work: Callable[[], T]) -> T:
-    """Return the result of `work`; any error becomes ModelUnavailable."""
+    """Any error of `work` becomes ModelUnavailable."""
     done = guarded(work)
     if not isinstance(done, Crash):
         return done

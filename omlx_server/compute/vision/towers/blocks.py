@@ -63,8 +63,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PatchRotation:
-    """Rotates queries and keys by the places of their patches. `cosines` and `sines` are f32 [N, 1,
-    D / 2]."""
+    """Rotates by patches' places. `cosines` and `sines` are f32 [N, 1, D / 2]."""
 
     cosines: mx.array
     sines: mx.array
@@ -138,8 +137,6 @@ class PatchEmbed(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class QwenVisionConfig:
-    """The sizes that Qwen-VL's towers share."""
-
     depth: int
     hidden: int
     intermediate: int
@@ -157,7 +154,6 @@ class QwenVisionConfig:
 
 
 def common_sizes(fields: VisionFields) -> dict[str, int]:
-    """Return the sizes that all towers of Qwen-VL name alike in config.json."""
     return {
         "depth": fields.size("depth"),
         "heads": fields.size("num_heads"),
@@ -169,8 +165,6 @@ def common_sizes(fields: VisionFields) -> dict[str, int]:
 
 
 class QwenTower(nn.Module):
-    """The base of Qwen-VL's towers."""
-
     config: QwenVisionConfig
     blocks: list[TowerBlock]
 

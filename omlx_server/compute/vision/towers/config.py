@@ -19,8 +19,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 
 
 class VisionFields:
-    """The fields of `vision_config`. Methods raise ModelUnavailable, naming the field, for missing
-    or wrong values."""
+    """The fields of `vision_config`. Methods raise ModelUnavailable for missing or wrong values."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         fields = config.get("vision_config")
@@ -43,7 +42,6 @@ class VisionFields:
         return tuple(value)
 
     def number(self, name: str, default: float) -> float:
-        """Return a positive number."""
         value = self._fields.get(name, default)
         if type(value) not in (int, float) or not 0 < value < float("inf"):
             raise _wrong(name, value)
@@ -70,7 +68,7 @@ def text_width(config: Mapping[str, Any], default: int) -> int:
 
 
 def check(holds: bool, what: str) -> None:
-    """Raise ModelUnavailable, which says `what` is wrong, unless it `holds`."""
+    """Raise ModelUnavailable unless it `holds`."""
     if not holds:
         raise ModelUnavailable(f"config.json: vision_config: {what}")
 

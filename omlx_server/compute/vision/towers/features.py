@@ -7,8 +7,8 @@ import mlx.core as mx
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """`embeddings` [N, hidden] replace an image's N tokens. Qwen3-VL's `deepstack` [L, N, hidden]
-    is added to their hidden states behind each of the first L layers."""
+    """`embeddings` [N, hidden] replace an image's N tokens. Qwen3-VL's `deepstack` [L, N,
+    hidden] is added behind each of the first L layers."""
 
     embeddings: mx.array
     deepstack: mx.array | None = None
@@ -26,7 +26,7 @@ class Features:
         return [self.embeddings] if self.deepstack is None else [self.embeddings, self.deepstack]
 
     def computed(self) -> "Features":
-        """Evaluate the arrays and return self, so that nothing else of the work is held."""
+        """Evaluate the arrays and return self."""
         mx.eval(self.arrays)
         return self
 

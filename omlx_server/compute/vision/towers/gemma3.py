@@ -26,7 +26,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Gemma3VisionConfig:
-    """The sizes of the tower, which makes `side` x `side` tokens of an image, `out` wide."""
+    """`side` x `side` tokens of an image, `out` wide."""
 
     siglip: SiglipConfig
     side: int
@@ -84,7 +84,7 @@ class Gemma3Tower(SiglipTower):
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
         """Compute the features of an image and its crops. `pixels` are [crops, H, W, channels];
-        `grid` is crops, rows, columns. Raises ValueError if they do not fit."""
+        `grid` is crops, rows, columns. Raises ValueError."""
         siglip = self.config.siglip
         check_pixels(pixels, grid, siglip)
         if grid[1:] != (siglip.side, siglip.side):

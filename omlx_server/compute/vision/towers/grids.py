@@ -1,5 +1,5 @@
-"""Places of an image's patches, in the order of Qwen-VL's processors: the `merge` x `merge` patches
-of a token row by row; tokens row by row; then the next frame."""
+"""Places of an image's patches, in Qwen-VL's order: the `merge` x `merge` patches of a token row
+by row; tokens row by row; then the next frame."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ Grid = tuple[int, int, int]
 
 
 def check_grid(grid: Grid, merge: int, patches: int) -> None:
-    """Raise ValueError if the patches do not fill the grid or cannot be merged."""
+    """Raise ValueError if patches do not fill the grid or cannot be merged."""
     frames, rows, columns = grid
     if min(grid) < 1 or rows % merge or columns % merge:
         raise ValueError(f"a grid of {grid} can't be merged {merge} by {merge}")
@@ -37,8 +37,7 @@ def rotary_angles(places: Ints, head_dim: int) -> Floats:
 
 
 def interpolation(places: Ints, grid: Grid, side: int) -> tuple[Ints, Floats]:
-    """Return indices of the side x side learned positions, and their shares, for every patch: both
-    [4, N]."""
+    """Return indices of the side x side learned positions, and their shares: both [4, N]."""
     taps, weights = list[Ints](), list[Floats]()
     for axis, size in enumerate(grid[1:]):
         at = (
@@ -55,8 +54,8 @@ def interpolation(places: Ints, grid: Grid, side: int) -> tuple[Ints, Floats]:
 
 
 def window_order(grid: Grid, merge: int, window: int) -> tuple[Ints, Ints]:
-    """Order the tokens of an image by windows of at most window x window tokens, row by row. Return
-    their numbers in merge order, int32 [T], and the sizes of windows in tokens."""
+    """Order tokens by windows of at most window x window tokens, row by row. Return their
+    numbers in merge order, int32 [T], and the windows' sizes."""
     shape = grid[0], grid[1] // merge, grid[2] // merge
     frames, rows, columns = np.indices(shape)
     down, across = -(-shape[1] // window), -(-shape[2] // window)

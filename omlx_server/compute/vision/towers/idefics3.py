@@ -1,5 +1,4 @@
-"""The vision tower of Idefics3 and SmolVLM: SigLIP, and a projector that concatenates neighbouring
-patches."""
+"""The vision tower of Idefics3 and SmolVLM: SigLIP, and a projector that concatenates patches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ _DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Idefics3VisionConfig:
-    """The sizes of the tower: `merge` x `merge` patches become a token, `out` wide."""
+    """`merge` x `merge` patches become a token, `out` wide."""
 
     siglip: SiglipConfig
     merge: int
@@ -81,7 +80,7 @@ class Idefics3Tower(SiglipTower):
         self, pixels: mx.array, grid: Grid, seen: NDArray[np.bool_] | None = None
     ) -> Work[Features]:
         """Compute the features of an image's tiles. `pixels` are [tiles, H, W, channels]; `seen`
-        [tiles, rows, columns] is False for padding. Raises ValueError if they do not fit."""
+        [tiles, rows, columns] is False for padding. Raises ValueError."""
         siglip, merge = self.config.siglip, self.config.merge
         check_pixels(pixels, grid, siglip)
         if min(grid) < 1 or grid[1] % merge or grid[2] % merge:
@@ -94,8 +93,7 @@ class Idefics3Tower(SiglipTower):
 
 
 def _positions(real: NDArray[np.bool_], side: int) -> Ints:
-    """Return learned positions int32 [N] of a tile's patches. In float32, because the reference's
-    rounding decides between neighbours."""
+    """Return int32 [N]. In float32, whose rounding decides between neighbours."""
     step = 1 / side
     bounds = (step + step * np.arange(side - 1)).astype(np.float32)
     rows, columns = (

@@ -42,8 +42,7 @@ class Qwen2VisionConfig(QwenVisionConfig):
 
     @classmethod
     def read_windowed(cls, config: Mapping[str, Any]) -> "Qwen2VisionConfig":
-        """Read the config of Qwen2.5-VL. Raises ModelUnavailable for missing or inconsistent
-        sizes."""
+        """Read Qwen2.5-VL's config. Raises ModelUnavailable."""
         fields = VisionFields(config)
         common = common_sizes(fields)
         return cls(
@@ -58,8 +57,7 @@ class Qwen2VisionConfig(QwenVisionConfig):
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Qwen2VisionConfig":
-        """Read the config of Qwen2-VL. Raises ModelUnavailable for missing or inconsistent
-        sizes."""
+        """Read Qwen2-VL's config. Raises ModelUnavailable."""
         fields = VisionFields(config)
         hidden = fields.size("embed_dim")
         return cls(
@@ -130,8 +128,7 @@ class Qwen2Tower(QwenTower):
         self.merger = Qwen2Merger(config, norm)
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
-        """Compute the features of patches [N, values] in merge order. Raises ValueError if they do
-        not fit."""
+        """Compute patches [N, values] in merge order. Raises ValueError."""
         config = self.config
         check_grid(grid, config.merge, pixels.shape[0])
         angles = rotary_angles(patch_places(grid, config.merge), config.hidden // config.heads)
@@ -155,7 +152,6 @@ class Qwen2Tower(QwenTower):
     def _merged(
         self, pixels: mx.array, rotate: PatchRotation, parts: list[Parts], slices: Slices
     ) -> Work[mx.array]:
-        """Return the embeddings of tokens, in the order of the patches."""
         x = self.patch_embed(pixels)
         for block, visible in zip(self.blocks, parts, strict=True):
             x = block(x, rotate, visible)

@@ -34,15 +34,15 @@ from omlx_server.core.work import Work
 
 @dataclass(frozen=True, slots=True)
 class Qwen3VisionConfig(QwenVisionConfig):
-    """The tower learned `side` x `side` positions. Features behind the blocks in `deepstack` go to
-    the first layers of the language model."""
+    """`side` x `side` positions are learned. Features behind the blocks in `deepstack` go to the
+    language model's first layers."""
 
     side: int
     deepstack: tuple[int, ...]
 
     @classmethod
     def read(cls, config: Mapping[str, Any], *, deepstack: bool) -> "Qwen3VisionConfig":
-        """Raises ModelUnavailable for missing or inconsistent sizes."""
+        """Raises ModelUnavailable."""
         fields = VisionFields(config)
         positions = fields.size("num_position_embeddings")
         read = cls(
@@ -74,8 +74,7 @@ class Qwen3Mlp(nn.Module):
 
 
 class Qwen3Merger(nn.Module):
-    """Makes the embedding of a token from its patches. A `deep` one, for deepstack, norms them
-    joined."""
+    """Makes a token's embedding from its patches. A `deep` one norms them joined."""
 
     def __init__(self, config: Qwen3VisionConfig, *, deep: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -111,8 +110,7 @@ class Qwen3Tower(QwenTower):
         self.deepstack_merger_list = [Qwen3Merger(config, deep=True) for _ in config.deepstack]
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
-        """Compute the features of patches [N, values] in merge order. Raises ValueError if they do
-        not fit."""
+        """Compute patches [N, values] in merge order. Raises ValueError."""
         config = self.config
         check_grid(grid, config.merge, pixels.shape[0])
         places = patch_places(grid, config.merge)

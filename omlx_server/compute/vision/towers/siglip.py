@@ -1,4 +1,4 @@
-"""The SigLIP encoder of images, as Gemma 3 and Idefics3 (SmolVLM) have it."""
+"""The SigLIP encoder of Gemma 3 and Idefics3 (SmolVLM)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from omlx_server.core.work import Work
 
 @dataclass(frozen=True, slots=True)
 class SiglipConfig:
-    """The sizes of the encoder. Positions are learned for an image of `side` x `side` patches."""
+    """Positions are learned for an image of `side` x `side` patches."""
 
     layers: int
     hidden: int
@@ -37,7 +37,7 @@ class SiglipConfig:
 
     @classmethod
     def read(cls, config: Mapping[str, Any], defaults: Mapping[str, int]) -> "SiglipConfig":
-        """`defaults` has sizes that a checkpoint may leave out. Raises ModelUnavailable."""
+        """`defaults` has sizes that may be missing. Raises ModelUnavailable."""
         fields = VisionFields(config)
         sizes = {name: fields.size(name, default=default) for name, default in defaults.items()}
         read = cls(
@@ -87,7 +87,7 @@ class SiglipAttention(nn.Module):
         self.out_proj = nn.Linear(hidden, hidden)
 
     def __call__(self, x: mx.array, seen: mx.array | None) -> mx.array:
-        """Attend hidden states [B, N, hidden]; `seen` bool [B, 1, 1, N] is False for padding."""
+        """`seen` bool [B, 1, 1, N] is False for padding."""
         count, patches, hidden = x.shape
         width = hidden // self._heads
         queries, keys, values = (
@@ -137,8 +137,8 @@ class Siglip(nn.Module):
     def computing(
         self, pixels: mx.array, positions: mx.array | None = None, seen: mx.array | None = None
     ) -> Work[mx.array]:
-        """Compute hidden states [B, N, hidden] of images [B, H, W, channels] in slices. `seen` bool
-        [B, 1, 1, N] is False for padding."""
+        """Compute hidden states [B, N, hidden] of images [B, H, W, channels] in slices. `seen`
+        bool [B, 1, 1, N] is False for padding."""
         x = self.embeddings(pixels, positions)
         slices = Slices(*x.shape)
         for layer in self.encoder.layers:
@@ -150,21 +150,19 @@ class Siglip(nn.Module):
 
 
 def check_pixels(pixels: mx.array, grid: tuple[int, int, int], config: SiglipConfig) -> None:
-    """Raise ValueError unless `pixels` are those of this grid: images, rows and columns."""
+    """Raise ValueError unless `pixels` fit this grid of images, rows and columns."""
     wanted = pixel_shape(grid, config)
     if pixels.shape != wanted:
         raise ValueError(f"pixels {pixels.shape} are not those of a grid of {grid}: {wanted}")
 
 
 def pixel_shape(grid: tuple[int, int, int], config: SiglipConfig) -> tuple[int, ...]:
-    """Return [B, H, W, channels] of images, rows and columns of patches."""
+    """Return [B, H, W, channels]."""
     count, rows, columns = grid
     return count, rows * config.patch, columns * config.patch, config.channels
 
 
 class SiglipTower(nn.Module):
-    """The base of towers with this encoder."""
-
     def __init__(self, config: SiglipConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.vision_model = Siglip(config)

@@ -19,7 +19,7 @@ class Slices:
         self._blocks = 0
 
     def over(self, arrays: Iterable[mx.array]) -> bool:
-        """Count a block. At the end of a slice, wait for `arrays`."""
+        """Count a block. At a slice's end, wait for `arrays`."""
         self._blocks += 1
         if self._blocks % self._every:
             return False
