@@ -1,6 +1,6 @@
 """Images in the messages of a prompt. A mark, a run of digits that no client can guess, passes
-through a chat template as text and then becomes the model's own markup. In it a placeholder token
-stands for each run of image tokens.
+through a chat template as text and then becomes the model's markup, with a placeholder token for
+each run of image tokens.
 
     message    What is 483...000000?
     rendering  ...What is <vision><pad></vision>?
@@ -21,16 +21,15 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class ImagePlaceholder:
-    """How a model's prompts show one image: a `markup`, which holds the placeholder once for
-    each of the `runs` of image tokens, in order."""
+    """How a prompt shows one image: `markup` holds the placeholder once for each of the `runs`
+    of image tokens."""
 
     markup: str
     runs: tuple[ImageSpan, ...]
 
 
 class ImageMarks:
-    """The images of one request. `placeholder`: the token that stands for a run. Used by one
-    thread at a time."""
+    """The images of one request. Used by one thread at a time."""
 
     def __init__(self, placeholder: int) -> None:
         self._placeholder = placeholder
@@ -54,15 +53,14 @@ class ImageMarks:
         return self._replaced(text, lambda shown: "")
 
     def tokens(self, text: str) -> int:
-        """Return the number of tokens of the images that a text marks."""
         return sum(run.count for shown in self._marked(text) for run in shown.runs)
 
     def encoded(
         self, rendering: str, encode: Callable[[str, int | None], list[int]], most: int | None
     ) -> list[int]:
-        """Return the token ids of a rendered template with its images; `encode` encodes a text,
-        given the most tokens. Raises TooManyTokens for more than `most`, BadRequest where the
-        template does not show a mark as it is."""
+        """Return the token ids of a rendered template with its images. `encode` gets a text and
+        the most tokens. Raises TooManyTokens for more than `most`, BadRequest where a mark is
+        not shown as it is."""
         runs = [run for shown in self._marked(rendering) for run in shown.runs]
         extra = sum(run.count - 1 for run in runs)
         if most is not None and extra >= most:
@@ -81,7 +79,7 @@ class ImageMarks:
         return filled
 
     def placed(self, tokens: Sequence[int]) -> tuple[ImageSpan, ...]:
-        """Return the runs of image tokens among `tokens`, with the places where they start."""
+        """Return the runs of image tokens among `tokens`, and where they start."""
         runs = {token_ids(run.digest, 1): run for shown in self._shown for run in shown.runs}
         spans, at = list[ImageSpan](), 0
         while at < len(tokens):
@@ -94,7 +92,7 @@ class ImageMarks:
         return tuple(spans)
 
     def bare(self, tokens: Sequence[int]) -> list[int]:
-        """Return the tokens with the placeholder for each token of an image."""
+        """Return the tokens with one placeholder for each token of an image."""
         return [self._placeholder if token >= FIRST_ID else token for token in tokens]
 
     @property

@@ -1,5 +1,5 @@
-"""The markup of an image in the prompts of each family of vision models, as transformers'
-processors write it."""
+"""The markup of an image in the prompts of each family of vision models, as in transformers'
+processors."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ Tiles = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Family:
-    """`write`: the markup of an image that is cut into so many rows and columns of tiles, (0, 0)
-    for none. `controls`: tokens that a model of the family must have, `placeholder` first."""
+    """`write`: the markup of an image cut into rows and columns of tiles, (0, 0) for none.
+    `controls`: tokens that the model must have, `placeholder` first."""
 
     write: Callable[[Tiles], str]
     controls: tuple[str, ...]
@@ -28,7 +28,7 @@ class ImageMarkup:
 
     @classmethod
     def of(cls, family: str, tokenizer: Tokenizer) -> "ImageMarkup":
-        """Return the markup of a `family`. Raises LoadFailed if the tokenizer lacks its tokens."""
+        """Raises LoadFailed if the tokenizer lacks the family's tokens."""
         markup = _FAMILIES[family]
         ids = {text: tokenizer.token_id(text) for text in markup.controls}
         lacks = next((text for text, id in ids.items() if id is None), None)

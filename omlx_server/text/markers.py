@@ -1,12 +1,11 @@
-"""Finds markers in text that comes in pieces. The result does not depend on how the text was
-cut."""
+"""Finds markers in text that comes in pieces."""
 
 from collections.abc import Sequence
 
 
 def earliest(text: str, markers: Sequence[str], start: int = 0) -> tuple[int, str] | None:
-    """Return position and text of the first marker at or after `start`, of two there the longer;
-    None without one."""
+    """Return position and text of the first marker at or after `start`, the longer of two; None
+    without one."""
     matches = [(position, -len(m), m) for m in markers if (position := text.find(m, start)) >= 0]
     if not matches:
         return None
@@ -15,8 +14,8 @@ def earliest(text: str, markers: Sequence[str], start: int = 0) -> tuple[int, st
 
 
 def held_length(text: str, markers: Sequence[str]) -> int:
-    """Return the length of the longest end of `text` that is the beginning of a marker, but not
-    a whole one."""
+    """Return the length of the longest end of `text` that begins a marker, but is not a whole
+    one."""
     longest = max((len(marker) for marker in markers), default=0) - 1
     for length in range(min(longest, len(text)), 0, -1):
         end = text[len(text) - length :]
@@ -26,7 +25,7 @@ def held_length(text: str, markers: Sequence[str]) -> int:
 
 
 def at(text: str, position: int, markers: Sequence[str]) -> str | None:
-    """Return the marker at `position`; "" when the text ends within what may be one, else None."""
+    """Return the marker at `position`; "" when the text may end within one, else None."""
     for marker in markers:
         if text.startswith(marker, position):
             return marker

@@ -1,8 +1,7 @@
 """Decides which part of a conversation that outgrew its context is kept.
 
-Clients send the whole history with every turn. So the cuts of earlier requests are worked out anew,
-in order: while nothing more has to go, the same turns are kept, and with them the cached prefix.
-When something must go, more goes at once, down to a low-water mark.
+The cuts of earlier requests are worked out anew: while nothing more has to go, the same turns and
+their cached prefix stay. Otherwise more goes at once, down to a low-water mark.
 """
 
 from collections.abc import Sequence
@@ -44,9 +43,8 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Bounds in tokens. When a prompt costs more than `limit`, its oldest turns go whole, then
-    the oldest rounds of the last turn, until at most `low` remain or nothing more may go.
-    `front`: the cost of the system message and the tools, which always stay."""
+    """Bounds in tokens. A prompt over `limit` loses its oldest turns, then the oldest rounds of
+    the last turn, down to `low`. `front`: the system message and the tools, which always stay."""
 
     limit: int
     low: int
@@ -64,8 +62,7 @@ class Window:
 
 
 class _Cut:
-    """Cuts the units, in one pass over all cuts. Of the units before `_next` only `_heads` are
-    left, of one turn."""
+    """Cuts the units in one pass. Before `_next` only `_heads` are left, of one turn."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self.state = [True] * len(units)
@@ -98,6 +95,6 @@ class _Cut:
 
 
 def just_enough(units: Sequence[Unit], limit: int, front: int) -> list[bool] | None:
-    """Return whether each unit stays when the oldest turns go until at most `limit` tokens
-    remain, without regard to earlier requests. None where what must stay costs more."""
+    """Return whether each unit stays when only as many turns go as need be; None where what must
+    stay costs more than `limit`."""
     return Window(limit, limit, front).kept([replace(unit, asks=False) for unit in units])

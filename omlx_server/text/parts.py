@@ -29,7 +29,7 @@ class CallStart:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """More of the arguments of call `index`: all fragments of one call, joined, are JSON."""
+    """More of the arguments of call `index`; all fragments of one call, joined, are JSON."""
 
     index: int
     fragment: str
@@ -77,7 +77,7 @@ def assemble(parts: Iterable[Part]) -> Assembled:
 
 
 def merged(parts: Iterable[Part]) -> list[Part]:
-    """Return the parts with neighbours of one kind joined, and empty ones left out."""
+    """Join neighbours of one kind and leave out empty parts."""
     result: list[Part] = []
     for part in parts:
         match (result[-1] if result else None), part:

@@ -1,8 +1,5 @@
-"""Turns a conversation into the token ids of a prompt.
-
-The server and the commands that look into its cache use it alike, because other ids would be
-another key of the prefix cache. Immutable; any thread.
-"""
+"""Turns a conversation into the token ids of a prompt, for the server and for commands that look
+into its cache. Any thread."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +14,7 @@ from omlx_server.text.tool_calls.fallback import is_of_calls, with_tools
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptRenderer:
-    """A model's template with what one request passes to it: tools, variables, and marked
-    images."""
+    """A model's template with one request's tools, variables and marked images."""
 
     template: ChatTemplate
     dialect: Dialect
@@ -27,8 +23,8 @@ class PromptRenderer:
     images: ImageMarks | None = None
 
     def told(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages in a form that the template can take. For one that shows no tools,
-        the tools and earlier calls become plain text."""
+        """Return the messages as the template can take them. Without tools in the template,
+        tools and calls become plain text."""
         if not self.dialect.shows_tools and (self.tools or any(map(is_of_calls, messages))):
             messages = with_tools(messages, self.tools)
         dialect = self.dialect
@@ -44,9 +40,8 @@ class PromptRenderer:
         goes_on: bool = False,
         most: int | None = None,
     ) -> list[int]:
-        """Return the token ids of messages that `told` made, at most `most`. With `opens` the
-        prompt ends where an answer begins; with `goes_on`, within the last message. Raises what
-        `ChatTemplate.encode` raises."""
+        """Return at most `most` token ids. With `opens` the prompt ends where an answer begins;
+        with `goes_on`, within the last message. Raises as `ChatTemplate.encode`."""
         return self.template.encode(
             told,
             tools=self.tools if self.dialect.shows_tools else None,

@@ -1,8 +1,7 @@
-"""The tokenizer of one model: text to token ids, ids to text and bytes.
+"""The tokenizer of one model: text to token ids, ids to text and bytes. Any thread.
 
-Immutable after loading but for its cache of texts; any thread. Only `encode_prompt` adds tokens to
-a text, such as bos. Only tokenizers with a Rust backend (tokenizer.json) are taken; no code from a
-model folder ever runs.
+Only `encode_prompt` adds tokens such as bos. A Rust backend (tokenizer.json) is needed; no code
+from a model folder ever runs.
 """
 
 import json
@@ -69,9 +68,8 @@ class Tokenizer:
 
     @classmethod
     def load(cls, model_dir: Path, *, template: str | None = None) -> "Tokenizer":
-        """Read the tokenizer in a model folder. `template`: a chat template instead of the
-        folder's. Raises ModelUnavailable where there is none that can be read, or only one of
-        pure Python."""
+        """Read a model folder; `template` replaces its chat template. Raises ModelUnavailable
+        without a readable tokenizer.json."""
         config = _tokenizer_config(model_dir)
         source = guarded(
             lambda: AutoTokenizer.from_pretrained(
@@ -99,8 +97,8 @@ class Tokenizer:
         )
 
     def prepare(self) -> None:
-        """Make what long texts need. For the thread that loads the model: a thread of low
-        priority would hold the GIL while it waits for a processor."""
+        """Make what long texts need. For the thread that loads the model: one of low priority
+        would hold the GIL while it waits."""
         self._encoder.prepare()
         self._ordinary.prepare()
 
@@ -110,7 +108,6 @@ class Tokenizer:
 
     @property
     def characters(self) -> Characters:
-        """The characters of texts that were encoded since this tokenizer was loaded."""
         return sum((cache.characters for cache in self._kept), Characters())
 
     @cached_property
@@ -118,16 +115,16 @@ class Tokenizer:
         return frozenset(self._backend.get_vocab(with_added_tokens=True))
 
     def encode(self, text: str, *, special: bool = True, most: int | None = None) -> list[int]:
-        """Return the token ids of `text`. With `special` false, the text of a control token
-        becomes ordinary tokens. Raises TooManyTokens for more than `most`."""
+        """Return the token ids of `text`. With `special` false, control tokens become ordinary
+        ones. Raises TooManyTokens for more than `most`."""
         text = whole(text)
         if not special:
             return self._ordinary.encode(text, most)
         return self._encoder.ids(text, most)
 
     def encode_prompt(self, text: str, most: int | None = None) -> list[int]:
-        """Return the token ids of a text that stands alone, with those that the model puts
-        around every text. Raises TooManyTokens for more than `most`."""
+        """Return the token ids of a text with those around every text. Raises TooManyTokens for
+        more than `most`."""
         text = whole(text)
         return self._encoder.ids(text, most, special=True)
 
@@ -135,25 +132,23 @@ class Tokenizer:
         self, rendering: str, restore: Callable[[str], str], most: int | None = None
     ) -> list[int]:
         """Return the token ids of a rendered template. Control tokens come from `rendering`
-        only, never from what `restore` puts into it. Raises TooManyTokens for more than `most`."""
+        only, never from what `restore` puts in. Raises TooManyTokens for more than `most`."""
         return self._ordinary.encode_rendered(
             whole(rendering), lambda text: whole(restore(text)), most
         )
 
     def beginning(self, text: str, count: int) -> list[int]:
-        """Return the first `count` token ids of a text in which no control token is recognised."""
+        """Return the first `count` token ids, without control tokens."""
         return self._ordinary.beginning(whole(text), count)
 
     def counts(self, texts: Sequence[str], most: int) -> list[int]:
-        """Return the number of tokens of each text; `most` + 1 for each text that has more."""
+        """Return the number of tokens of each text, `most` + 1 for more."""
         return self._encoder.counts([whole(text) for text in texts], most)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids` without special tokens.
-
-        It is transformers' text, except that in a run of byte tokens that is not UTF-8 only the bad
-        bytes are replaced, not the whole run, so that a run can be shown before its end.
-        """
+        """Return transformers' text of `ids` without special tokens, except that of byte tokens
+        that are not UTF-8 only the bad bytes are replaced, so that text can be shown before the
+        end."""
         detokenizer = Detokenizer(self.pieces)
         return "".join([detokenizer.add(token_id) for token_id in ids]) + detokenizer.finish()
 
@@ -168,7 +163,6 @@ class Tokenizer:
         return self.token_bytes(token_id).decode(errors="replace")
 
     def token_id(self, text: str) -> int | None:
-        """Return the id of the token that is written exactly so in the vocabulary, or None."""
         return self._backend.token_to_id(text)
 
 
@@ -191,8 +185,8 @@ def _of_processor(model_dir: Path) -> str | None:
 
 
 def _tokenizer_config(model_dir: Path) -> PreTrainedConfig:
-    """Return what transformers needs of config.json to choose a tokenizer class. Other values
-    are left out: it refuses configurations that mlx-lm serves."""
+    """Return the part of config.json that chooses a tokenizer class: transformers refuses some
+    others."""
     own = _json(model_dir / "config.json")
     model_type, named = own.get("model_type"), own.get("tokenizer_class")
     kind = CONFIG_MAPPING.get(model_type, PreTrainedConfig)
@@ -218,8 +212,7 @@ def _eos_ids(model_dir: Path, own: int | None) -> frozenset[int]:
 
 
 def _channel_ends(backend: Backend) -> frozenset[int]:
-    """Return the ids that end an answer in channels (gpt-oss). The files of some conversions name
-    only one of them."""
+    """The files of some gpt-oss conversions name only one of the ids that end an answer."""
     if backend.token_to_id("<|channel|>") is None:
         return frozenset()
     ids = map(backend.token_to_id, ("<|call|>", "<|return|>"))

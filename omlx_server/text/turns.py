@@ -1,7 +1,7 @@
 """Divides the messages of a conversation into units that go or stay together.
 
-A turn begins with the user's words. Behind them come rounds: an answer, or calls with all their
-results. System messages in front belong to no turn; later ones belong to the unit before them.
+A turn begins with the user's words; rounds follow: an answer, or calls with all their results.
+System messages in front belong to no turn, later ones to the unit before them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ Message = Mapping[str, Any]
 
 
 def front_of(messages: Sequence[Message]) -> int:
-    """Return how many system messages stand in front, before the first turn."""
+    """Return how many system messages stand in front."""
     return next((i for i, m in enumerate(messages) if m["role"] != "system"), len(messages))
 
 
 def units_of(messages: Sequence[Message], costs: Sequence[int]) -> list[Unit]:
-    """Return the units of all turns, in order. `costs`: the tokens of each message."""
+    """Return the units of all turns. `costs`: the tokens of each message."""
     units: list[Unit] = []
     for position in range(front_of(messages), len(messages)):
         role = messages[position]["role"]

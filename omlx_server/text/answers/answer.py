@@ -44,8 +44,9 @@ class TokenEntry:
 class AnswerParser:
     """Turns the tokens of one choice into parts.
 
-    thinking whether the newest token was in a thought made characters outside thoughts so far shown
-    characters up to which logprobs can be released; with a `family`, all wait for the end
+    thinking  whether the newest token was in a thought
+    made      characters outside thoughts so far
+    shown     characters up to which logprobs can be released; with a `family`, all wait for the end
     """
 
     def __init__(self, tokenizer: Tokenizer, form: AnswerForm) -> None:

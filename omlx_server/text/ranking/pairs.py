@@ -1,8 +1,5 @@
-"""Makes the inputs of embedding and reranking models: one text, or a query and a document, between
-the model's special tokens. Immutable; any thread.
-
-The text of a special token is ordinary text here.
-"""
+"""Makes the inputs of embedding and reranking models. Any thread. The text of a special token is
+ordinary text."""
 
 import json
 from collections import Counter
@@ -29,8 +26,8 @@ _MOST_TOKENS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Where special tokens stand around texts: `gaps[i]`, as (ids, types), is before text i, the
-    last one is the end. `types` are those of the texts."""
+    """Special tokens around texts: `gaps[i]`, as (ids, types), is before text i, the last one is
+    the end. `types` are those of the texts."""
 
     gaps: tuple[TokenizedText, ...]
     types: tuple[int, ...]
@@ -49,8 +46,6 @@ class _Frame:
 
 
 class InputEncoder:
-    """Makes the inputs of one model. Created by `InputEncoder.load(folder)`."""
-
     def __init__(self, backend: Backend) -> None:
         description = json.loads(backend.to_str())
         unknown = _unknown_word(description["model"])
@@ -86,20 +81,20 @@ class InputEncoder:
         self._ordinary.prepare()
 
     def encode(self, text: str, limit: int) -> TokenizedText:
-        """Return the input of one text; the end of one longer than `limit` tokens is left out."""
+        """Return the input of one text, cut to `limit` tokens."""
         room = max(0, limit - self._single.size)
         return self._single.put_around(self._ordinary.beginning(whole(text), room))
 
     def encode_whole(self, text: str, most: int) -> TokenizedText:
-        """Return the input of one text. Raises TooManyTokens for more than `most` tokens."""
+        """Raises TooManyTokens for more than `most` tokens."""
         encoded = self._single.put_around(self._ids(text, most))
         if len(encoded) > most:
             raise TooManyTokens(most, len(encoded))
         return encoded
 
     def is_own(self, ids: Sequence[int]) -> bool:
-        """Return whether these are probably tokens of this model: most of them come back when
-        their text is encoded. Of another tokenizer's a tenth does."""
+        """Guess whether these are tokens of this model: most of them come back when their text
+        is encoded."""
         ordinary = [id for id in ids if id not in self._no_words]
         try:
             again = self._ids(
@@ -111,7 +106,7 @@ class InputEncoder:
 
     def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[TokenizedText]:
         """Return the inputs of `query` with each document, cut to `limit` tokens: first the
-        longer text is cut to the length of the other, then both."""
+        longer text to the length of the other, then both."""
         first = self._ids(query, _MOST_TOKENS)
         seconds = (self._ids(document, _MOST_TOKENS) for document in documents)
         return [self._paired(first, second, limit) for second in seconds]
@@ -155,8 +150,8 @@ def _unknown_word(model: Mapping[str, Any]) -> str | None:
 
 
 def _without(unknown: str | None, description: dict[str, Any]) -> Backend:
-    """Return a tokenizer in which the token for unknown words is an ordinary one: a text is full
-    of them where a vocabulary lacks its script."""
+    """Return a tokenizer that takes the unknown token as an ordinary one: some texts are full of
+    it."""
     added = description["added_tokens"]
     description["added_tokens"] = [token for token in added if token["content"] != unknown]
     copy = Backend.from_str(json.dumps(description))

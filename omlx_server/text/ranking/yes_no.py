@@ -19,8 +19,7 @@ INSTRUCTION = "Given a web search query, retrieve relevant passages that answer 
 
 @dataclass(frozen=True, slots=True)
 class YesNoPrompt:
-    """Asks a model for yes or no. Created by `YesNoPrompt.of(tokenizer)`. `yes`, `no`: token
-    ids."""
+    """`yes`, `no`: token ids."""
 
     tokenizer: Tokenizer
     before: tuple[int, ...]
@@ -43,16 +42,15 @@ class YesNoPrompt:
         return cls(tokenizer, before, after, ids["yes"] or 0, ids["no"] or 0)
 
     def encode(self, query: str, document: str, limit: int) -> list[int]:
-        """Return the prompt's ids, at most `limit`: the end of a long document is left out.
-        Neither text can hold a control token."""
+        """Return at most `limit` ids: a long document is cut. Neither text can hold a control
+        token."""
         question = QUESTION.format(instruction=INSTRUCTION, query=query)
         room = max(0, limit - len(self.before) - len(self.after))
         body = self.tokenizer.beginning(question + document, room)
         return [*self.before, *body, *self.after]
 
     def encode_pairs(self, query: str, documents: Sequence[str], limit: int) -> list[TokenizedText]:
-        """Return the prompts of `query` with each document. Raises BadRequest if the query
-        leaves documents less than half of `limit`."""
+        """Raises BadRequest if the query leaves documents less than half of `limit`."""
         question = len(self.encode(query, "", limit))
         if question > limit // 2:
             least = "at least " if question == limit else ""

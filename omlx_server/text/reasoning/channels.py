@@ -2,8 +2,7 @@
 
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…
 
-Thoughts come first, then the answer or one call, which the model's own end token ends. Source:
-https://cookbook.openai.com/articles/openai-harmony.
+Source: https://cookbook.openai.com/articles/openai-harmony.
 """
 
 import re
@@ -40,10 +39,10 @@ def frame(
     budget: int | None,
     has_format: bool = False,
 ) -> GrammarSpec:
-    """Return the grammar of an answer that may call `functions`, or must if `required`. The
-    arguments of a call obey its schema if `enforced`; the final text is free. `budget`: the most
-    tokens of the only thought; None for any number of thoughts. With `has_format` no text stands
-    before the final one. Raises BadRequest for a schema that can't be enforced."""
+    """Return the grammar of an answer that may call `functions`, or must if `required`.
+    Arguments obey their schema if `enforced`. `budget`: the most tokens of the only thought;
+    None for any number of thoughts. With `has_format` no text stands before the final one.
+    Raises BadRequest for a schema that can't be enforced."""
     marks = {name: marker(f"<|{name}|>", special_id) for name in _MARKERS}
     limit = f"[max_tokens={budget}]" if budget else ""
     last = _last(functions, budget, required=required, has_format=has_format)

@@ -3,7 +3,7 @@
     <think> any tokens but the end </think> white space, what the inner constraint allows
 
 Made on any thread, then owned by one at a time. Without an inner constraint, or with `free`, it
-masks nothing but ends a thought that has used up its budget.
+only ends thoughts that used up their budget.
 """
 
 from collections.abc import Sequence
@@ -23,11 +23,8 @@ _MOST_GAPS = 2
 
 
 class ReasoningMarkers:
-    """The markers of one model's thoughts as tokens, for logits of width `size`. Immutable.
-
-    `start` is None where the marker is more than one token, or without `starts`: then the answer
-    never begins a thought.
-    """
+    """The markers of one model's thoughts as tokens, for logits of width `size`. `start` is None
+    where it is several tokens, or without `starts`: then the answer never begins a thought."""
 
     def __init__(self, style: Style, tokenizer: Tokenizer, size: int, *, starts: bool) -> None:
         start = tokenizer.encode(style.start)

@@ -18,8 +18,8 @@ def template_kwargs(
     effort: str | None = None,
     budget: int | None = None,
 ) -> dict[str, Any]:
-    """Return the variables for a template: the `given` ones, and those that follow from `effort`
-    and `budget` (tokens). `variables`: the names that the template reads."""
+    """Return the `given` variables, and those that follow from `effort` and `budget` (tokens).
+    `variables`: the names that the template reads."""
     kwargs = dict(given)
     if budget is not None and "thinking_budget" in variables:
         kwargs.setdefault("thinking_budget", budget)
@@ -31,6 +31,5 @@ def template_kwargs(
 
 
 def switches(variables: Collection[str], *, on: bool) -> dict[str, Any]:
-    """Return the variables that switch thinking on or off, under each name that the template has
-    for them."""
+    """Return the variables that switch thinking, under each name that the template has."""
     return {switch: on for switch in _SWITCHES if switch in variables}

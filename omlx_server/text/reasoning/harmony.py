@@ -2,8 +2,7 @@
 
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…
 
-No text raises an error, and none of a message is lost. Source:
-https://cookbook.openai.com/articles/openai-harmony.
+No text raises an error. Source: https://cookbook.openai.com/articles/openai-harmony.
 """
 
 import re
@@ -31,8 +30,7 @@ _MARKERS = re.compile(r"<\|\w+\|>")
 
 
 class HarmonySplitter(StreamParser):
-    """Splits an answer into thoughts, calls and text. `tools`: the names that may be called;
-    without any, nothing is a call."""
+    """Splits an answer into thoughts, calls and text. `tools`: the names that may be called."""
 
     def __init__(
         self, numbering: Numbering, opening: Opening = Opening.FREE, tools: Collection[str] = ()

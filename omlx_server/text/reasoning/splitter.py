@@ -1,8 +1,5 @@
-"""Splits a stream into thoughts and answer. Owned by one choice.
-
-Invariants: the parts do not depend on how the text was cut; a `MarkerSplitter` holds back only
-white space around a thought, a possible marker, and what looks like a call within a thought.
-"""
+"""Splits a stream into thoughts and answer. Owned by one choice. The parts do not depend on how
+the text was cut."""
 
 from collections.abc import Collection, Sequence
 
@@ -15,8 +12,8 @@ from omlx_server.text.tool_calls.stream_parser import StreamParser
 
 class MarkerSplitter(StreamParser):
     """Splits an answer that begins with at most one thought: `<think>…</think>`. `within`: the
-    prompt ends in that thought. `calls`: markers of calls; in a thought they are text, unless the
-    model never leaves the thought and the answer is whole."""
+    prompt ends in that thought. `calls`: markers of calls; in a thought they are text, unless
+    the thought never ends."""
 
     def __init__(self, style: Style, *, within: bool = False, calls: Sequence[str] = ()) -> None:
         super().__init__(self._thought if within else self._beginning)
@@ -27,7 +24,6 @@ class MarkerSplitter(StreamParser):
 
     @property
     def thinking(self) -> bool:
-        """Whether what comes next is part of a thought."""
         return self._read in (self._thought, self._doubt)
 
     def _end(self, held: str, cut: bool) -> None:

@@ -1,7 +1,4 @@
-"""Rewrites turns with tool calls that a chat template does not show.
-
-Some templates show one call in a message, and some refuse a user directly behind a tool's result.
-"""
+"""Rewrites turns with tool calls that a chat template does not show."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,8 +28,8 @@ class CallTurns:
         )
 
     def fitted(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages, changed only where the template would not show them: several
-        calls become turns of one call and its result, and the user's words part of a result."""
+        """Return the messages; several calls become turns of one, and the user's words part of a
+        result, where the template needs it."""
         divided = list(messages) if self.many else _one_by_one(messages)
         return divided if self.interrupted else _in_results(divided)
 

@@ -17,8 +17,8 @@ _TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 def check_template(source: str, path: str) -> None:
-    """Raises ConfigError, in one line that names `path` and the line that failed, for a template
-    that can't be compiled, fails on a conversation of one message, or does not show it."""
+    """Raises ConfigError that names `path` and the line, for a template that can't be compiled,
+    or fails on a conversation of one message or does not show it."""
     sandbox = Sandbox(max_chars=_MAX_CHARS, seconds=_SECONDS)
     template = guarded(sandbox.from_string, source)
     if isinstance(template, Crash):

@@ -1,11 +1,8 @@
 """How a chat template takes the content of a message, and what it writes for an image.
 
-    content    What is 483...000000?
-    parts      [{"type": "text", "text": "What is "}, {"type": "image"}, {"type": "text", ...}]
-    rendering  ...What is <image>?
-
-A template that shows images takes a message with images as a list of parts. What it writes for an
-image is found once, by a trial.
+content    What is 483...000000?
+parts      [{"type": "text", "text": "What is "}, {"type": "image"}, {"type": "text", ...}]
+rendering  ...What is <image>?
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,8 +22,8 @@ _BEFORE, _BEHIND = "c0ffee0", "c0ffee1"
 
 @dataclass(frozen=True, slots=True)
 class ContentForm:
-    """`lists`: the template shows a text only as a part in a list. `image`: what it writes for
-    an image, in messages of these `roles`; "" where it shows none."""
+    """`lists`: the template takes a text only as a part in a list. `image`: what it writes for
+    an image in messages of these `roles`; "" where it shows none."""
 
     lists: bool = False
     image: str = ""
@@ -34,8 +31,8 @@ class ContentForm:
 
     @classmethod
     def of(cls, render: Render, controls: Iterable[str]) -> "ContentForm":
-        """Return the form of a template. What shows an image must hold one of `controls`, so
-        that a client can't write it."""
+        """Find the form by trial. The markup of an image must hold one of `controls`, so that a
+        client can't write it."""
         if _shown(render, [_user(_BEFORE)], _BEFORE):
             form = cls()
         elif _shown(render, [_user([_text(_BEFORE)])], _BEFORE):
@@ -54,8 +51,8 @@ class ContentForm:
     def fitted(
         self, messages: Iterable[Message], images: ImageMarks | None
     ) -> tuple[list[Message], list[str]]:
-        """Return the messages as the template takes them, and the marks of the images to show,
-        in order. Other marks stay in the texts."""
+        """Return the messages as the template takes them, and the marks of the images to show.
+        Other marks stay texts."""
         fitted, shown = list[Message](), list[str]()
         for message in messages:
             content = message.get("content")
@@ -74,8 +71,8 @@ class ContentForm:
         return fitted, shown
 
     def marked(self, rendering: str, marks: Sequence[str]) -> str:
-        """Return a rendering with the marks in place of the images. Raises BadRequest if it
-        shows more or fewer images than there are marks."""
+        """Return a rendering with marks in place of images. Raises BadRequest if their numbers
+        differ."""
         if not self.image:
             return rendering
         texts = rendering.split(self.image)
@@ -91,7 +88,6 @@ class ContentForm:
 
 
 def with_ending(content: Any, text: str) -> Any:
-    """Return a content, in either form, with a text appended."""
     if not isinstance(content, list):
         return f"{content}{text}"
     if content and "text" in content[-1]:

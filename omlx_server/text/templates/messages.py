@@ -14,8 +14,8 @@ _BILLING = "x-anthropic-billing-header"
 
 
 def neutral_message(role: str, texts: Iterable[str], fields: Mapping[str, Any]) -> Message:
-    """Return a message with its text as one string, and those of its `fields` that templates
-    know. The role "developer" becomes "system"."""
+    """Return a message with its text as one string and only known `fields`. The role "developer"
+    becomes "system"."""
     is_system = role in ("system", "developer")
     content = "".join(without_billing(texts) if is_system else texts)
     kept_fields = {name: fields[name] for name in _FIELDS if fields.get(name) not in (None, [])}
@@ -23,13 +23,12 @@ def neutral_message(role: str, texts: Iterable[str], fields: Mapping[str, Any]) 
 
 
 def without_billing(texts: Iterable[str]) -> list[str]:
-    """Return the texts of a system message without Claude Code's billing header."""
     return [text for text in texts if not text.startswith(_BILLING)]
 
 
 def without_empty_systems(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages without empty system messages. An only one in front stays: it keeps a
-    template from adding a persona of its own."""
+    """Drop empty system messages, but not an only one in front: it keeps a template from adding
+    a persona."""
     others = [m for m in messages if m["role"] != "system" or m["content"]]
     begun = messages[0]["role"] == "system" if messages else False
     if begun and (not others or others[0]["role"] != "system"):
@@ -38,8 +37,7 @@ def without_empty_systems(messages: Sequence[Message]) -> list[Message]:
 
 
 def as_one(run: Sequence[Message], gap: str) -> Message:
-    """Join neighbouring messages, because many templates want the roles to alternate. `gap`
-    stands between their texts."""
+    """Join neighbouring messages; `gap` stands between their texts."""
     if len(run) == 1:
         return run[0]
     fields = {name: value for message in run for name, value in message.items()}
@@ -51,7 +49,7 @@ def joined(gap: str, *texts: str) -> str:
 
 
 def with_reasoning(message: Mapping[str, Any]) -> Message:
-    """Return a copy in which an assistant's thoughts have every name that a template may read."""
+    """Return a copy in which thoughts have every name that a template may read."""
     reasoning = next((message[name] for name in _REASONING_FIELDS if name in message), None)
     if reasoning is None:
         return dict(message)
@@ -60,15 +58,13 @@ def with_reasoning(message: Mapping[str, Any]) -> Message:
 
 
 def with_parsed_arguments(message: Message) -> Message:
-    """Return the message with the arguments of its calls as objects, which most templates write
-    with `tojson`. Arguments that are no object become one: `{}` for none, else the value of
-    "arguments"."""
+    """Return the message with calls' arguments as objects: `{}` for none, else {"arguments":
+    value} for other values."""
     return _with_arguments(message, _object_of)
 
 
 def with_text_arguments(message: Message) -> Message:
-    """Return the message with the arguments of its calls as text, the client's own where it sent
-    one."""
+    """Return the message with calls' arguments as text, the client's own where it sent one."""
     return _with_arguments(message, _text_of)
 
 

@@ -1,8 +1,7 @@
-"""Compiles and renders chat templates: sandboxed, within limits of time and length.
+"""Compiles and renders chat templates: sandboxed, within limits of time and length. Any thread.
 
-Results equal those of transformers, except for the limits and for `append` and `pop` of lists and
-iterators in `tojson`, which only llama.cpp takes. Compiled templates are immutable; each rendering
-keeps its deadline in its own thread.
+Results equal those of transformers, except for `append` and `pop` of lists and iterators in
+`tojson`, which only llama.cpp takes.
 """
 
 import json
@@ -22,16 +21,16 @@ from jinja2.utils import Namespace
 
 
 class LimitExceeded(TemplateRuntimeError):
-    """The rendering took too long or grew too large."""
+    pass
 
 
 class RenderingTooLong(LimitExceeded):
-    """The rendering grew too large."""
+    pass
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Limits a rendering to `max_chars` characters and `seconds`. It can be ended at every call,
-    attribute and piece of output; a loop without any is bounded by jinja's `range`."""
+    """Limits a rendering to `max_chars` characters and `seconds`, checked at every call,
+    attribute and piece of output."""
 
     intercepted_binops = frozenset({"*", "**"})
 

@@ -1,8 +1,7 @@
 """Hides control texts in a client's strings while a template runs, so that none acts as control.
 
-A control text becomes a run of unguessable digits; `restore` puts it back. A tail that begins a
-control text and a head that ends one are hidden as well, since two fields could build one across
-their border. A Shield belongs to one rendering.
+A control text becomes a run of unguessable digits; `restore` puts it back. Heads and tails that
+could join to one across fields are hidden as well. A Shield belongs to one rendering.
 """
 
 import re
@@ -91,8 +90,8 @@ class Shield:
 
 
 def plain(value: Any, shield: Shield) -> Any:
-    """Return a copy of a JSON value in plain types, with control texts in strings and keys
-    hidden. Raises TypeError for anything else."""
+    """Return a copy of a JSON value in plain types, with control texts hidden. Raises TypeError
+    for anything else."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):

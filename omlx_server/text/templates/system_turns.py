@@ -1,9 +1,5 @@
-"""Fits system messages to what a chat template shows.
-
-Some templates refuse several or later ones, and some drop all but the first without a word. A
-system message that would be lost becomes a user's in the same place, so that what stands before it
-stays in the cache.
-"""
+"""Fits system messages to what a chat template shows. One that would be refused or lost becomes
+a user's in the same place, so that the prefix stays cached."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,8 +34,7 @@ class SystemTurns:
         )
 
     def fitted(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages, changed only where the template would refuse or drop a system
-        message: several in front become one, others a user's."""
+        """Return the messages; system messages that would be lost become one, or a user's."""
         count = front_of(messages)
         front, others = list(messages[:count]), list(messages[count:])
         if len(front) > 1 and not self.many:

@@ -1,8 +1,7 @@
-"""A model's chat template, which turns messages into the token ids of a prompt.
+"""A model's chat template, which turns messages into the token ids of a prompt. Any worker thread.
 
-Immutable; for worker threads. Invariants: a client's text never becomes a control token; input
-without such text gives the ids of transformers' `apply_chat_template`; time and size of a rendering
-are bounded.
+Invariants: a client's text never becomes a control token; other input gives the ids of
+transformers' `apply_chat_template`; time and size of a rendering are bounded.
 """
 
 import json
@@ -58,8 +57,8 @@ class Asked(TypedDict, total=False):
 
 
 class ChatTemplate:
-    """`variables`: all names that the template reads; with "tools" it can show tools.
-    `max_chars` and `seconds` limit a rendering. Raises ModelUnavailable for a faulty template."""
+    """`variables`: all names that the template reads; with "tools" it can show tools. Raises
+    ModelUnavailable for a faulty template."""
 
     def __init__(
         self, tokenizer: Tokenizer, *, max_chars: int = 4_000_000, seconds: float = 10.0
@@ -84,9 +83,8 @@ class ChatTemplate:
         images: ImageMarks | None = None,
         **asked: Unpack[Asked],
     ) -> list[int]:
-        """Return the token ids of a prompt, in which the marks of `images` are shown. Raises
-        BadRequest where the template refuses the messages, PromptTooLong for more than `most`
-        tokens or too many characters."""
+        """Return the token ids of a prompt. Raises BadRequest where the template refuses the
+        messages, PromptTooLong for more than `most` tokens or too many characters."""
         shield = Shield(self._controls)
         rendering = self._render(messages, shield, self._form, images, **asked)
 
@@ -96,7 +94,7 @@ class ChatTemplate:
         return images.encoded(rendering, encode, most) if images else encode(rendering, most)
 
     def render(self, messages: Sequence[Mapping[str, Any]], **asked: Unpack[Asked]) -> str:
-        """Return the prompt as text, for people to read: control texts of any origin look alike."""
+        """Return the prompt as text for people: control texts of any origin look alike."""
         return self._render(messages, Shield(ControlTexts(())), self._form, **asked)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What the readers of a block of calls share: its interface, and a call that grows."""
+"""The interface of readers of a block of calls, and a call that grows."""
 
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ class BlockBody:
 
 
 class GrowingCall:
-    """A call whose deltas start with its first parameter. An emitted parameter never changes."""
+    """A call whose deltas start with its first parameter."""
 
     def __init__(self, numbering: Numbering, name: str) -> None:
         self._numbering = numbering
@@ -38,7 +38,6 @@ class GrowingCall:
         return self._start is not None
 
     def add(self, key: str, value: str) -> list[Part]:
-        """Emit a parameter whose value is this JSON text."""
         key, begun = whole(key), self._begun()
         if key in self._told:
             return begun

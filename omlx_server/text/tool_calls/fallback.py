@@ -26,7 +26,7 @@ When no function is needed, answer in plain text."""
 
 
 def supports_tools(template_source: str) -> bool:
-    """Return whether the template reads `tools` or `functions`; False for a faulty template."""
+    """Return whether the template reads `tools` or `functions`; False for a faulty one."""
     try:
         tree = Sandbox(max_chars=0, seconds=0).parse(template_source)
     except TemplateError:
@@ -39,8 +39,8 @@ def is_of_calls(message: Mapping[str, Any]) -> bool:
 
 
 def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """Return the messages with the tools in the first system message, and earlier calls as plain
-    text. Results of tools, and the user's words behind them, become one user turn."""
+    """Return the messages with tools in the first system message, and calls as plain text.
+    Results, and the user's words behind them, become one user turn."""
     runs: list[list[Message]] = []
     for before, message in pairwise([{"role": ""}, *messages]):
         turn = _plain_turn(message)

@@ -1,7 +1,5 @@
-"""The markup in which each family of models writes tool calls.
-
-core/model_files/parser_signs.py maps chat templates to families.
-"""
+"""The markup in which each family of models writes tool calls. core/model_files/parser_signs.py
+maps chat templates to families."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -45,7 +43,6 @@ class CallFormat:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Every text that may be written with control tokens."""
         markup = self.markup.markers if self.markup else ()
         beside = self.beside.markers if self.beside else ()
         more = (*markup, *beside, self.addressed)
@@ -264,8 +261,7 @@ FAMILIES: Mapping[str, CallFormat] = {family.name: family for family in _FAMILIE
 
 
 def json_syntax(family: CallFormat) -> CallSyntax:
-    """Return how a call in JSON is written behind the family's own marker, if its parser reads
-    that."""
+    """Return how a JSON call is written behind the family's marker, if its parser reads that."""
     if family.name == JSON_TOOLS.name:
         return CallSyntax()
     syntax = CallSyntax(family.start, family.json.end, before="", after="", between="")

@@ -1,8 +1,5 @@
-"""Reads the calls of a block in JSON: `{"name": …}`, lists of them, `name[ARGS]{…}`.
-
-Invariants: characters that belong to no call come back, in `Text` or in `rest`; the result does not
-depend on how the text was cut.
-"""
+"""Reads the calls of a block in JSON: `{"name": …}`, lists of them, `name[ARGS]{…}`. Characters
+of no call come back in `Text` or `rest`."""
 
 import re
 from collections.abc import Collection
@@ -43,8 +40,6 @@ class JsonShape:
 
 @dataclass(slots=True, eq=False)
 class JsonBody(BlockBody):
-    """Reads a block of calls in JSON. `names`: see ObjectCall."""
-
     shape: JsonShape
     names: Collection[str] | None = None
     _gap: str = field(default="", init=False)  # read since the last call
@@ -72,8 +67,7 @@ class JsonBody(BlockBody):
         return self._taken()
 
     def finish(self) -> list[Part]:
-        """Return the last parts when the answer ends within the block. A cut end marker is
-        dropped."""
+        """Return the last parts. A cut end marker is dropped."""
         remainder, self._held = self._held, ""
         if self._call is not None:
             self._cut(self._call, remainder)
@@ -119,7 +113,7 @@ class JsonBody(BlockBody):
         return header.fullmatch(text, partial=True) is not None
 
     def _leave(self) -> int:
-        """Give the gap back to the reader of the answer: it may hold markers."""
+        """Give the gap back: it may hold markers."""
         if self._any:
             self.rest = _LIST_END.sub("", self._gap, count=1)
         else:
@@ -140,7 +134,7 @@ class JsonBody(BlockBody):
         return 0
 
     def _within(self, call: JsonCall, text: str, position: int) -> int | None:
-        """Read within a call. A line that begins with a marker ends even an open string."""
+        """A line that begins with a marker ends even an open string."""
         char, markers = text[position], self.shape.markers
         if call.repair.in_string:
             markers = tuple(f"\n{marker}" for marker in markers) if char == "\n" else ()

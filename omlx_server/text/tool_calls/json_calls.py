@@ -1,7 +1,7 @@
 """Reads one call in JSON, character by character.
 
-Invariants: no delta is given before the text is certainly a call; the fragments of a call, joined,
-are valid JSON, and equal to what the model wrote where that was valid.
+Invariants: no delta comes before the text is certainly a call; the fragments, joined, are valid
+JSON, and as written where that was valid.
 """
 
 import json
@@ -21,8 +21,7 @@ _PLAIN_MEMBERS = (*_NAMES, "type", "id", "tool_call_id", *_ARGUMENTS)
 
 
 class JsonCall(ABC):
-    """Base of the readers of one call. `failed`: the text is no call. `started`: it certainly is
-    one."""
+    """`failed`: the text is no call. `started`: it certainly is one."""
 
     def __init__(self) -> None:
         self.repair = JsonRepair()
@@ -40,7 +39,7 @@ class JsonCall(ABC):
 
 
 class NamedCall(JsonCall):
-    """The arguments of a call, `{"city": "Rome"}`, after a header with its name."""
+    """The arguments of a call after a header with its name."""
 
     def __init__(self, numbering: Numbering, name: str) -> None:
         super().__init__()
@@ -60,10 +59,8 @@ class NamedCall(JsonCall):
 
 
 class ObjectCall(JsonCall):
-    """A call as one object, `{"name": "f", "arguments": {…}}`, with its keys in any order.
-
-    With `names` the object is a call only with one of these names and without other keys.
-    """
+    """A call as one object, `{"name": "f", "arguments": {…}}`, keys in any order. With `names`
+    it needs one of them and no other keys."""
 
     def __init__(self, numbering: Numbering, names: Collection[str] | None = None) -> None:
         super().__init__()
@@ -146,7 +143,7 @@ class ObjectCall(JsonCall):
 
 
 class KeyedCall(JsonCall):
-    """A call as an object with its name as the only key, `{"f": {…}}`. `names`: see ObjectCall."""
+    """A call as an object with its name as the only key, `{"f": {…}}`."""
 
     def __init__(self, numbering: Numbering, names: Collection[str] | None = None) -> None:
         super().__init__()
@@ -217,8 +214,8 @@ class _ArgumentsValue:
 
 
 def reformed(value: str) -> str:
-    """Return arguments for JSON that is no object: `{}` for null and "", the object that a
-    string holds, anything else unchanged."""
+    """Return arguments for JSON that is no object: `{}` for null and "", the object in a string,
+    else unchanged."""
     if value == "null":
         return "{}"
     if not value.startswith('"'):

@@ -1,10 +1,7 @@
 """Passes JSON on as it comes in pieces, and repairs it.
 
-Invariants: valid JSON comes out unchanged; the output so far plus that of `close` is always valid
-JSON; emitted text is never taken back.
-
-Repaired are cut ends, missing or wrong brackets and commas, single quotes, bare words, Python's
-True, False and None, raw control characters and wrong escapes.
+Invariants: valid JSON comes out unchanged; the output so far plus that of `close` is always valid;
+emitted text is never taken back.
 """
 
 import json
@@ -40,8 +37,8 @@ class _Expect(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Output. `member`: the key of the root object whose value the text belongs to. `last`: that
-    value ends here."""
+    """`member`: the key of the root object whose value the text belongs to. `last`: that value
+    ends here."""
 
     text: str
     member: str | None
@@ -77,7 +74,6 @@ class JsonRepair:
         return self._taken()
 
     def close(self) -> list[Fragment]:
-        """Return what completes the JSON when no more text comes."""
         if self._quote:
             self._end_string()
         self._end_word(cut=True)
@@ -251,7 +247,7 @@ class JsonRepair:
 
 
 def repaired(text: str) -> str:
-    """Return the JSON object or list at the beginning of `text`, completed and repaired."""
+    """Return the JSON at the beginning of `text`, completed and repaired."""
     repair = JsonRepair()
     fragments = [fragment for char in text for fragment in repair.feed(char)]
     return "".join(fragment.text for fragment in [*fragments, *repair.close()])
@@ -262,7 +258,7 @@ def _escaped(char: str) -> str:
 
 
 def _value_of(word: str, cut: bool) -> str:
-    """Return a bare word as JSON. The last one of a cut text may be completed, or dropped: ""."""
+    """Return a bare word as JSON; "" drops the last one of a cut text."""
     if word in _LITERALS:
         return _LITERALS[word]
     if _NUMBER.fullmatch(word):

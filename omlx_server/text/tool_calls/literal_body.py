@@ -14,8 +14,8 @@ _MAX_CHARS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class LiteralShape:
-    """The form of a block. `end`: the marker after it. `opening`: a pattern of its beginning.
-    `quote`: the marker around strings, if it may be a control token."""
+    """`end`: the marker after the block. `opening`: a pattern of its beginning. `quote`: the
+    marker around strings, if it may be a control token."""
 
     end: str
     opening: str
@@ -47,8 +47,7 @@ class LiteralBody(BlockBody):
         return self._taken()
 
     def finish(self) -> list[Part]:
-        """Return the last parts when the answer ends within the block. The end marker may be
-        missing because it ended the answer."""
+        """Return the last parts. The end marker may be missing because it ended the answer."""
         if not self._tell(self._text):
             self._deltas.append(Text(self.lead + self._text))
         self.rest = ""

@@ -1,5 +1,5 @@
 """Reads calls whose arguments are literals: `[f(city="Rome", days=3)]`, and Gemma's
-`call:f{city:<|"|>Rome<|"|>,days:3}`. No text raises an error."""
+`call:f{city:<|"|>Rome<|"|>,days:3}`."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 
 @dataclass(frozen=True, slots=True)
 class LiteralCall:
-    """`arguments`: the value of each parameter as JSON text."""
+    """`arguments`: each parameter's value as JSON text."""
 
     name: str
     arguments: Mapping[str, str]
@@ -32,16 +32,12 @@ Parse = Callable[[str], Sequence[LiteralCall]]
 
 
 def python_calls(text: str) -> Sequence[LiteralCall]:
-    """Return the calls in Python's notation, in a list or alone. Names and keys may have
-    hyphens."""
+    """Return the calls in Python's notation. Names and keys may have hyphens."""
     calls = guarded(_python_calls, text.strip())
     return [] if isinstance(calls, Crash) else calls
 
 
 def quoted_calls(quote: str) -> Parse:
-    """Return a reader of calls in Gemma's notation, where `quote` stands at both ends of a
-    string."""
-
     def parse(text: str) -> Sequence[LiteralCall]:
         calls = guarded(_Quoted(text, quote).calls)
         return [] if isinstance(calls, Crash) else calls
@@ -127,8 +123,6 @@ def _end_of_value(text: str, position: int) -> int:
 
 
 class _Quoted:
-    """Reads a text from its beginning to its end, once."""
-
     def __init__(self, text: str, quote: str) -> None:
         self._text = text
         self._quote = quote

@@ -1,4 +1,4 @@
-"""Reads a value whose members and items are tags of their own, as MiniMax-M3 writes it:
+"""Reads a value whose members are tags, as MiniMax-M3 writes it:
 `<city>Rome</city><days><item>1</item><item>2</item></days>`."""
 
 from omlx_server.text.tool_calls.plain_json import dumped
@@ -8,8 +8,8 @@ _MAX_DEPTH = 50
 
 
 def nested(text: str, mark: str, schema: ParameterSchema, depth: int = 0) -> str:
-    """Return the JSON text of a value whose tags each have `mark` in front. A text whose tags
-    don't match is a string."""
+    """Return the JSON text of a value whose tags have `mark` in front; unmatched tags make it a
+    string."""
     members = _members(text.strip(), mark) if depth < _MAX_DEPTH else None
     if members is None:
         return typed(text, schema.kinds)
@@ -21,7 +21,7 @@ def nested(text: str, mark: str, schema: ParameterSchema, depth: int = 0) -> str
 
 
 def _members(text: str, mark: str) -> list[tuple[str, str]] | None:
-    """Return the tags of a text by name and content; None for a text that is not all tags."""
+    """Return the tags by name and content; None for a text that is not all tags."""
     members: list[tuple[str, str]] = []
     while text:
         name, closed, after = text.removeprefix(f"{mark}<").partition(">")

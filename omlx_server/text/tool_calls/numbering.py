@@ -14,7 +14,7 @@ def new_call_id() -> str:
 
 
 def short_call_id() -> str:
-    """Return nine letters and digits, the only form that templates of Mistral's models take."""
+    """Return nine letters and digits, as templates of Mistral's models require."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(9))
 
 

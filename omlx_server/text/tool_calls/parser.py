@@ -1,8 +1,8 @@
 """Finds tool calls in a model's text while it streams. Owned by one choice, on the asyncio thread.
 
 Invariants: no text raises an error; the deltas, joined, don't depend on how the text was cut;
-without a call the `Text` deltas are the text. Of text outside calls only a possible start marker is
-held back. White space at the start and after a call is dropped where calls follow.
+without a call they are the text. White space at the start and after a call is dropped where calls
+follow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,11 +30,8 @@ _PYTHON = LiteralShape("]", "[", lambda text: python_calls(f"{text}]"))
 
 
 class ToolParser(StreamParser):
-    """The parser of one choice. The schemas of `tools` (in OpenAI's form) give values in markup
-    their types.
-
-    A bare JSON call without markers counts if it names one of the tools.
-    """
+    """The parser of one choice. The schemas of `tools` give values in markup their types. A bare
+    JSON call counts if it names one of the tools."""
 
     def __init__(
         self,
@@ -81,8 +78,8 @@ class ToolParser(StreamParser):
         return self._open(marker, after) if marker else ""
 
     def _bare(self, text: str) -> str:
-        """Read the beginning of an answer that may be calls without markers: JSON, perhaps
-        within a fence, or Python's notation."""
+        """Read the beginning of an answer that may be bare calls: JSON, perhaps in a fence, or
+        Python."""
         begun = _BARE.match(text, partial=True)
         if begun is not None and begun.partial:
             self._held, self._space = self._space + text, ""

@@ -8,8 +8,7 @@ from omlx_server.text.encoding.utf8 import whole
 
 
 def dumped(value: Any) -> str:
-    """Return `value` as JSON text. Raises RecursionError when it is nested too deep, ValueError
-    for an integer of too many digits."""
+    """Raises RecursionError for too deep nesting, ValueError for an integer of too many digits."""
     return json.dumps(_plain(value), ensure_ascii=False)
 
 

@@ -4,7 +4,7 @@
     Let me look.>>>get_weather
     {"city": "Rome"}
 
-The prompt ends with the first `>>>`. No text is lost.
+The prompt ends with the first `>>>`.
 """
 
 from collections.abc import Collection
@@ -21,8 +21,6 @@ _MAX_NAME_CHARS = 256
 
 
 class RecipientParser(StreamParser):
-    """Splits an answer into text and calls of `tools`, by their names."""
-
     thinking = False
 
     def __init__(self, numbering: Numbering, tools: Collection[str]) -> None:

@@ -8,8 +8,8 @@ from omlx_server.text.parts import Part, merged
 
 
 class StreamParser(ABC):
-    """Base of parsers. `_read` is the current step: it takes text and returns what it leaves to
-    the next step. It holds back text in `_held` and emits `_parts`."""
+    """Base of parsers. The step `_read` takes text and returns what it leaves to the next step;
+    it holds back `_held` and emits `_parts`."""
 
     def __init__(self, first: Callable[[str], str]) -> None:
         self._read = first

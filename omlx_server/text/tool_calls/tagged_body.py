@@ -1,7 +1,7 @@
 """Reads the calls of a block in tags: `<function=f><parameter=city>Rome</parameter></function>`.
 
-Invariants: as for `JsonBody`; a value is unchanged but for one line break at each side where the
-family writes them; it ends only where another parameter or the end of the call follows.
+Invariant: a value ends only where another parameter or the end of the call follows, and loses at
+most one line break at each side.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -50,9 +50,8 @@ class TaggedShape:
 
 @dataclass(slots=True, eq=False)
 class TaggedBody(BlockBody):
-    """Reads a block of calls in tags. The schemas of `tools` give values their types. Only calls of
-    `names` count, if given. `begun`: how the text begins, for a marker that is part of the first
-    call."""
+    """The schemas of `tools` give values their types. Only calls of `names` count, if given.
+    `begun`: how the text begins, for a marker that is part of the first call."""
 
     shape: TaggedShape
     tools: Sequence[Mapping[str, Any]]
@@ -80,8 +79,7 @@ class TaggedBody(BlockBody):
         return self._taken()
 
     def finish(self) -> list[Part]:
-        """Return the last parts when the answer ends within the block. End markers may be missing
-        because they ended the answer."""
+        """Return the last parts. End markers may be missing because they ended the answer."""
         if self._key is not None:
             self._finish_value()
         call = self._call
@@ -222,8 +220,7 @@ class TaggedBody(BlockBody):
         self._call, self._key, self._any, self._raw, self.lead = None, None, True, "", ""
 
     def _leave(self, rest: str) -> None:
-        """Give what is no call back to the reader, with the marker that the rest must not begin
-        with again."""
+        """Give back what is no call, with the marker that the rest must not begin with again."""
         marker = self.begun if not self._any and not self._raw else ""
         self._deltas.append(Text(self.lead + self._raw + marker))
         self._raw, self.rest = "", rest.removeprefix(marker)

@@ -41,8 +41,7 @@ class ParameterSchema:
         return frozenset(_kinds(self.value, self.root, 0))
 
     def of_member(self, key: str) -> "ParameterSchema":
-        """Return the schema of a member of an object or, with the key "item", of an item of a
-        list."""
+        """Return the schema of an object's member or, with the key "item", of a list's items."""
         schema = self.value if isinstance(self.value, Mapping) else {}
         if isinstance(reference := schema.get("$ref"), str):
             schema = resolved(self.root, reference) or {}
@@ -57,7 +56,7 @@ def tool_names(tools: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def schema_of(tools: Sequence[Mapping[str, Any]], name: str) -> ParameterSchema:
-    """Return the schema of a tool's parameters; an empty one for an unknown tool."""
+    """Return the schema of a tool's parameters; empty for an unknown tool."""
     named = (tool["function"] for tool in tools if tool["function"]["name"] == name)
     parameters = next((function.get("parameters") for function in named), None)
     return ParameterSchema(parameters, parameters)
@@ -89,8 +88,7 @@ def _listed(value: Any) -> Iterator[Any]:
 
 
 def typed(text: str, kinds: Kinds) -> str:
-    """Return the JSON text of a value of one of the types `kinds` (any, if there are none). A
-    text that fits no other of them is a string."""
+    """Return a value as JSON text of one of the types `kinds`, if any; else it is a string."""
     value = literal(text.strip())
     if isinstance(value, float) and "number" not in kinds and value.is_integer():
         value = int(value)
@@ -103,7 +101,7 @@ def typed(text: str, kinds: Kinds) -> str:
 
 
 def literal(text: str) -> Any:
-    """Return the value of a text in JSON or in Python's notation; a Crash if it has none."""
+    """Return the value of JSON or of a Python literal; a Crash if it is neither."""
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
     value = guarded(json.loads, text)
