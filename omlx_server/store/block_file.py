@@ -5,9 +5,9 @@
     | [8, 8 + n)         | JSON: format version, digest, record, places, one entry per tensor|
     | [8 + n, file size) | the tensors, largest items first, so that each is aligned         |
 
-The digest is a keyed blake2b over the file with the digest's own 64 digits as zeros, and stands at
-a fixed place, so `decode` parses only what this installation wrote. A header must be, byte for
-byte, the one that we would write. Neither direction copies a tensor.
+The digest is a keyed blake2b over the file with the digest's own 64 digits as zeros, at a fixed
+place. A header must be, byte for byte, the one that we would write. Neither direction copies a
+tensor.
 """
 
 import base64
@@ -58,8 +58,8 @@ class Corrupt(Exception):
 
 
 def encode(record: Record, packed: PackedArrays, secret: bytes) -> list[Buffer]:
-    """Return the file in parts: the header, then each tensor's memory. Raises ValueError for a
-    block that could not be read back."""
+    """Return the header, then each tensor's memory. Raises ValueError for a block that could not
+    be read back."""
     kinds = tuple((tensor.dtype, tensor.shape) for tensor in packed.tensors)
     try:
         blank = _Header(record, kinds, packed.places).to_bytes()
@@ -76,16 +76,16 @@ def encode(record: Record, packed: PackedArrays, secret: bytes) -> list[Buffer]:
 
 
 def file_bytes(record: Record, packed: PackedArrays) -> int:
-    """Return the size of the encoded file. Raises KeyError for an unknown dtype, struct.error for a
-    token id above 32 bits."""
+    """Return the encoded size. Raises KeyError for an unknown dtype, struct.error for a token id
+    above 32 bits."""
     kinds = tuple((tensor.dtype, tensor.shape) for tensor in packed.tensors)
     header = _Header(record, kinds, packed.places).to_bytes()
     return len(header) + sum(_nbytes(kind) for kind in kinds)
 
 
 def decode(data: bytes, secret: bytes, expected: Name | None) -> tuple[Record, PackedArrays]:
-    """Return the block in a file's content; its tensors are views of `data`. Raises Corrupt unless
-    every byte is as written, under the `expected` name if given."""
+    """Return the block; its tensors are views of `data`. Raises Corrupt unless every byte is as
+    written, under the `expected` name if given."""
     view = memoryview(data)
     signed = _header_bytes(view)
     blank = signed[: _DIGEST.start] + _NO_DIGEST.encode() + signed[_DIGEST.stop :]
@@ -105,7 +105,7 @@ def decode(data: bytes, secret: bytes, expected: Name | None) -> tuple[Record, P
 
 
 def read_record(head: bytes) -> Record | None:
-    """Return the record in the first bytes of a file, unverified; None if they make no sense."""
+    """Return the unverified record in the first bytes of a file; None if they make no sense."""
     try:
         signed = _header_bytes(memoryview(head))
         blank = signed[: _DIGEST.start] + _NO_DIGEST.encode() + signed[_DIGEST.stop :]

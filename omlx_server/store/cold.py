@@ -1,7 +1,7 @@
 """The cold tier: blocks that outlive the hot tier and the process. Owned by the mlx thread.
 
 It never makes the server wait: a block that can't be queued is dropped and counted, one that can't
-be read in time is a miss. One tier serves all models of a process.
+be read in time is a miss. One tier serves all models.
 """
 
 import time
@@ -50,9 +50,9 @@ _TAKE_OVER_SECONDS = 10.0
 class ColdTier:
     """A write-behind cache in front of a medium. Only reads while another process has the `lock`.
 
-    `budget` and `queue_bytes`: the most bytes that are stored, and that wait to be written. Blocks
-    unused for `ttl_days` are deleted by the scan; 0 keeps them. The medium is the directory `home`,
-    or a `remote` store that can't be listed; `home` then holds only the pins.
+    `budget` and `queue_bytes`: the most bytes stored, and waiting to be written. The scan deletes
+    blocks unused for `ttl_days`; 0 keeps them. The medium is the directory `home`, or a `remote`
+    store; `home` then holds only the pins.
     """
 
     def __init__(
@@ -90,8 +90,7 @@ class ColdTier:
         self.reads = ReadQueue(self.index, self.stats, self._worker, clock)
 
     def start(self) -> None:
-        """Start the I/O thread; wait at most 5 s for its scan, and 2 s for the headers of the
-        blocks."""
+        """Start the I/O thread; wait at most 5 s for its scan, and 2 s for the blocks' headers."""
         self._worker.start()
         self._worker.scanned.wait(_SCAN_SECONDS)
         self.collect()
@@ -115,7 +114,7 @@ class ColdTier:
     # -- in and out ----------------------------------------------------------------------
 
     def write(self, record: Record, packed: Callable[[], PackedArrays], nbytes: int) -> None:
-        """Queue a block of about `nbytes`. A stored block is marked as used, one without room is
+        """Queue a block of about `nbytes`. A stored one is marked as used, one without room
         dropped."""
         key = record.key
         if key in self.index:
@@ -142,7 +141,7 @@ class ColdTier:
         self._worker.submit(WriteJob(record, block, replace=key in self._useless))
 
     def read(self, record: Record, patience: float) -> None:
-        """Ask for a block. `poll` yields it, or within `patience` seconds the reason why not."""
+        """Ask for a block. Within `patience` seconds `poll` yields it or why not."""
         pending = self._pending.get(record.key)
         if pending is not None:
             self.reads.arrive(Recalled(record, pending))
@@ -150,7 +149,7 @@ class ColdTier:
             self.reads.read(record, patience)
 
     def poll(self, namespace: str) -> Iterator[Recalled | Answered]:
-        """Yield the results for a namespace since the last call; call `wake` if some are left."""
+        """Yield a namespace's new results; call `wake` if some are left."""
         self.collect()
         self.reads.give_up_the_late()
         yield from self.reads.take(namespace)
@@ -163,8 +162,7 @@ class ColdTier:
             self._settle(result)
 
     def reject(self, record: Record) -> None:
-        """Forget and delete a block that can't be used; a remote store gets it again with the next
-        write."""
+        """Forget and delete an unusable block; the next write stores it again."""
         self.stats.failed["unusable"] += 1
         self.index.forget(record.key)
         self._let_go(record)
@@ -175,13 +173,12 @@ class ColdTier:
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue is more than half full."""
         return self._queued > self._queue_bytes // 2
 
     # -- by hand -------------------------------------------------------------------------
 
     def change(self, budget: int, queue_bytes: int, min_free_bytes: int) -> None:
-        """Set other bounds, in bytes. `budget` is enforced once all headers are read."""
+        """Set other bounds in bytes. `budget` is enforced once all headers are read."""
         self.index.budget, self._queue_bytes = budget, queue_bytes
         self._home.min_free_bytes = min_free_bytes
         if not self._unlearned:
@@ -196,8 +193,8 @@ class ColdTier:
             self._clear(id)
 
     def clear_salt(self, salt: bytes) -> None:
-        """Delete every block of one salt, in all namespaces, now or when its header is read. A
-        block whose parent is not stored stays until it is evicted."""
+        """Delete every block of one salt, now or when its header is read. A block whose parent
+        is not stored stays until evicted."""
         records = (entry.record for entry in self.index.entries())
         namespaces = {record.namespace for record in records if record is not None}
         self.clear_chains([root_key(namespace, salt) for namespace in namespaces])
@@ -238,7 +235,7 @@ class ColdTier:
         self._worker.drain(seconds)
 
     def close(self, seconds: float) -> None:
-        """Write the queue, for at most `seconds`, and end the thread within a second more."""
+        """Write the queue for at most `seconds`; end the thread within a second more."""
         end = self._clock() + seconds
         self._worker.drain(seconds)
         self._worker.stop(max(1.0, end - self._clock()))
@@ -246,7 +243,6 @@ class ColdTier:
             self._lock.release()  # else it ends with the process
 
     def report(self) -> ColdReport:
-        """Return a copy of the counters and sizes."""
         return replace(
             self.stats,
             nbytes=self.index.nbytes,
@@ -301,8 +297,7 @@ class ColdTier:
             self._unlearned += 1
 
     def _learn(self, records: tuple[Record, ...]) -> None:
-        """Take in headers. Nothing is evicted before all are read: heads of chains have the oldest
-        dates."""
+        """Take in headers. Evict only after the last one: heads of chains have the oldest dates."""
         for record in records:
             self.index.learn(record)
         self._unlearned -= 1

@@ -13,7 +13,7 @@ _HUB_PREFIX = "models--"
 
 @dataclass(frozen=True, slots=True)
 class NamespaceDescription:
-    """The model of a namespace. `path` is its directory or "", `created` in seconds since 1970."""
+    """`path` is the model's directory or "", `created` in seconds since 1970."""
 
     namespace: str
     model: str
@@ -24,7 +24,7 @@ class NamespaceDescription:
 
     @property
     def model_is_there(self) -> bool | None:
-        """Whether the model's directory exists; None if that can't be told."""
+        """Whether the model's directory exists; None if unknown."""
         if not self.path:
             return None
         try:
@@ -38,7 +38,7 @@ class NamespaceDescription:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceUse:
-    """The blocks and bytes of one namespace. `last_used` in seconds since 1970."""
+    """`last_used` in seconds since 1970."""
 
     id: str
     blocks: int
@@ -61,7 +61,7 @@ class NamespaceUse:
         return self.description.model_is_there if self.description else None
 
     def is_of(self, model: str) -> bool:
-        """Whether `model` is its id, the model's name, or the end of its path, as in org/name."""
+        """Whether `model` is its id, the model's name, or the end of its path."""
         parts = Path(model).parts
         if not parts:
             return False

@@ -1,7 +1,5 @@
-"""The cold tier's directory for commands while no model runs. Blocking.
-
-It changes files only inside `writing`, which holds the lock, and never makes a directory to look.
-"""
+"""The cold tier's directory for commands while no model runs. Blocking. Only `writing` changes
+files."""
 
 import os
 import secrets
@@ -32,7 +30,7 @@ class InUse(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CheckedBlock:
-    """A block that was read. `reason` is one word for its damage, or empty."""
+    """`reason` is one word for the block's damage, or empty."""
 
     block: StoredFile
     reason: str
@@ -40,7 +38,7 @@ class CheckedBlock:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Blocks, least recently used first, with their records; `gone_models` are namespaces without
+    """Blocks, least recently used first, and their records; `gone_models` are namespaces without
     one."""
 
     blocks: list[StoredFile]
@@ -61,8 +59,8 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class StoredPrefix:
-    """The stored part of a prompt: keys of its first blocks, and of the recurrent `checkpoint` in
-    the last one, if any. `tokens` can be restored."""
+    """The stored part of a prompt: keys of its first blocks, and of the last one's recurrent
+    `checkpoint`, if any. `tokens` can be restored."""
 
     blocks: tuple[BlockKey, ...]
     checkpoint: BlockKey | None
@@ -82,14 +80,13 @@ class ColdDirectory:
         return self._files.uses()
 
     def blocks(self) -> list[StoredFile]:
-        """Return all blocks, least recently used first."""
         return sorted(self._files.scan(), key=lambda block: block.mtime)
 
     def has_secret(self) -> bool:
         return read_secret(self.root) is not None
 
     def check(self, blocks: list[StoredFile]) -> Iterator[CheckedBlock]:
-        """Read and check each block. One that has gone meanwhile is not wrong."""
+        """Check each block. One that has gone meanwhile is not wrong."""
         secret = read_secret(self.root) or secrets.token_bytes(SECRET_BYTES)
         for block in blocks:
             yield CheckedBlock(block, self._reason(block.name, secret))
@@ -121,11 +118,7 @@ class ColdDirectory:
     @contextmanager
     def writing(self, *, min_free_bytes: int = 0) -> Iterator[Files]:
         """Hold the lock, and yield the files to change. Writes leave `min_free_bytes` free.
-
-        Raises:
-            InUse: another process has the lock.
-            MediumError: nobody can write here.
-        """
+        Raises InUse if another process has the lock, MediumError if nobody can write."""
         lock = Lock(self.root)
         if not lock.acquire():
             if not os.access(self.root, os.W_OK):
@@ -149,7 +142,7 @@ class ColdDirectory:
 
 
 def least_needed(inventory: Inventory, nbytes: int) -> list[Name]:
-    """Return the blocks that the server would evict, in order, to keep at most `nbytes`."""
+    """Return the blocks to evict, in order, to keep at most `nbytes`."""
     gone = inventory.index(nbytes).shrink_to(nbytes)
     return [Name.of(entry.namespace, entry.key) for entry in gone]
 
@@ -157,8 +150,8 @@ def least_needed(inventory: Inventory, nbytes: int) -> list[Name]:
 def room_for(
     incoming: Sequence[tuple[Record, int]], inventory: Inventory, budget: int
 ) -> list[Name] | None:
-    """Return the blocks to evict, in order, so that the `incoming` (record, bytes), parents first,
-    fit into `budget` bytes; None if they can't."""
+    """Return the blocks to evict so that the `incoming` (record, bytes), parents first, fit into
+    `budget` bytes; None if they can't."""
     index = inventory.index(budget)
     for record, _ in incoming:
         index.touch(record.key)
@@ -177,9 +170,8 @@ def room_for(
 def stored_prefix(
     root: BlockKey, tokens: Sequence[int], size: int, usable: Callable[[BlockKey], bool]
 ) -> StoredPrefix:
-    """Return the longest stored run of blocks of `size` tokens at the prompt's start, and its
-    deepest recurrent state. A block that goes on otherwise than the prompt may be someone else's,
-    and is not used."""
+    """Return the longest stored run of blocks of `size` tokens at the prompt's start. A last
+    block that goes on otherwise than the prompt may be someone else's, and is not used."""
     keys: list[BlockKey] = []
     at = 0
     while at + size <= len(tokens):

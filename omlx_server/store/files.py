@@ -47,7 +47,7 @@ _FREE_SECONDS = 1.0
 
 
 class StoredFile(NamedTuple):
-    """A block's file. `mtime` is its last use, in seconds since 1970."""
+    """`mtime` is the block's last use, in seconds since 1970."""
 
     name: Name
     nbytes: int
@@ -59,10 +59,8 @@ class StoredFile(NamedTuple):
 
 
 class Files:
-    """A Medium in a directory, which the first write makes.
-
-    If not `writable`, `delete` and `touch` do nothing and other changes raise MediumError.
-    """
+    """A Medium in a directory, which the first write makes. Unless `writable`, `delete` and
+    `touch` do nothing and other changes raise MediumError."""
 
     def __init__(
         self,
@@ -117,14 +115,14 @@ class Files:
         namespace: str | None = None,
         on_error: Callable[[MediumError], None] | None = None,
     ) -> Iterator[StoredFile]:
-        """Yield all blocks, or those of one namespace (its id). `on_error` gets the error of each
-        directory that can't be read; without it the first one raises."""
+        """Yield all blocks, or one namespace's. `on_error` gets each error; without it the first
+        one raises."""
         for id in _looked(lambda: self._namespaces(namespace), on_error):
             for shard in _looked(partial(self._shards, id), on_error):
                 yield from _looked(partial(self._blocks, id, shard), on_error)
 
     def record(self, name: Name) -> Record | None:
-        """Return the record in a block's header, unverified; None if it makes no sense or is
+        """Return the unverified record in a block's header; None if it makes no sense or is
         missing."""
         with raising(READING):
             head = self._disk.read(self._path(name), self._max_bytes, first=_HEAD_BYTES)
@@ -159,7 +157,7 @@ class Files:
         return None if data is None else parse_description(data, id)
 
     def read_small(self, name: str) -> bytes | None:
-        """Return a small file below the root, or None, and keep it as `write_small` does."""
+        """Return a small file below the root, or None."""
         with raising(READING):
             content = self._disk.read(self._root / name, _SMALL_MAX_BYTES)
         if content is not None:
@@ -167,7 +165,7 @@ class Files:
         return content
 
     def write_small(self, name: str, content: bytes) -> None:
-        """Write a small file below the root, again if somebody removes the directory."""
+        """Write a small file, again if somebody removes the directory."""
         self._require_writable()
         self._disk.kept[self._root / name] = content
         with raising(WRITING):
@@ -177,7 +175,7 @@ class Files:
         self._disk.kept[self._root / SECRET] = content
 
     def write_description(self, description: NamespaceDescription) -> None:
-        """Write the description of a namespace, unless there is one with the model's path."""
+        """Write a namespace's description, unless there is one with the model's path."""
         self._require_writable()
         id = namespace_id(description.namespace)
         stored = self.describe(id)
@@ -197,8 +195,7 @@ class Files:
         return uses
 
     def clear(self, namespace: str | None = None) -> list[StoredFile]:
-        """Remove all blocks, or those of one namespace (its id), and empty directories; return the
-        blocks."""
+        """Remove all blocks, or one namespace's, and empty directories; return the blocks."""
         self._require_writable()
         self.remove_leftovers()
         removed: list[StoredFile] = []

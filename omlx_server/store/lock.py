@@ -25,8 +25,8 @@ class Lock:
         return self._fd is not None
 
     def acquire(self) -> bool:
-        """Take the lock and return whether it is held: False if another process has it or nobody
-        can write here. Raises MediumError for other failures."""
+        """Return whether the lock is held: False if another process has it or nobody can write
+        here. Raises MediumError for other failures."""
         if self._fd is not None:
             return True
         try:

@@ -14,7 +14,7 @@ def pins_as_bytes(pins: Sequence[Pin]) -> bytes:
 
 
 def pins_of_bytes(data: bytes) -> tuple[Pin, ...]:
-    """Parse pins, and leave out entries that make no sense."""
+    """Parse pins, without entries that make no sense."""
     try:
         shapes = json.loads(data)
     except (ValueError, RecursionError):

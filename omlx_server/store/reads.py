@@ -1,4 +1,4 @@
-"""Reads from the cold tier and questions to it that are under way. Owned by the mlx thread.
+"""Reads from the cold tier and questions to it. Owned by the mlx thread.
 
 A block is leased in the index until its read has ended, even if nobody waits any more.
 """
@@ -19,8 +19,6 @@ _HANG_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A question has ended; the index knows the blocks that the store has."""
-
     question: int
 
 
@@ -31,8 +29,8 @@ class _Wait(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ReadQueue:
-    """Reads and questions, and their deadlines. It `hangs` after half a second in vain, until the
-    worker has a result; meanwhile reads and questions end at once."""
+    """Reads and questions with deadlines. It `hangs` after half a second in vain, until the next
+    result; meanwhile they end at once."""
 
     index: ColdIndex
     stats: ColdReport
@@ -45,8 +43,8 @@ class ReadQueue:
     _arrived: dict[str, deque[Recalled | Answered]] = field(default_factory=dict, init=False)
 
     def ask(self, question: int, records: tuple[Record, ...], wait: float) -> None:
-        """Ask a remote store which of these blocks of one namespace it has. `take` yields Answered
-        after at most `wait` seconds."""
+        """Ask a remote store which of these blocks it has. `take` yields Answered within `wait`
+        seconds."""
         namespace = records[0].namespace
         self._asking[namespace, question] = self._wait(wait)
         if self.hangs:
@@ -90,7 +88,7 @@ class ReadQueue:
         self._arrived.setdefault(event.record.namespace, deque()).append(event)
 
     def take(self, namespace: str) -> Iterator[Recalled | Answered]:
-        """Yield up to about 64 MiB of results for a namespace."""
+        """Yield up to about 64 MiB of a namespace's results."""
         arrived, room = self._arrived.get(namespace, deque()), _PROMOTED_BYTES
         while arrived and room > 0:
             event = arrived.popleft()

@@ -21,10 +21,7 @@ SECRET_BYTES = 32
 
 
 def secret(root: Path, operations: FileOperations | None = None) -> bytes:
-    """Return the key of a directory; make it if it is missing or damaged. Raises MediumError.
-
-    The file is locked meanwhile, so that two processes agree.
-    """
+    """Return a directory's key; make it if missing or damaged, under a lock. Raises MediumError."""
     operations = operations or FileOperations()
     path = root.absolute() / SECRET
     with raising(WRITING):
@@ -43,7 +40,7 @@ def secret(root: Path, operations: FileOperations | None = None) -> bytes:
 
 
 def read_secret(root: Path, operations: FileOperations | None = None) -> bytes | None:
-    """Return the key, or None if it is missing or damaged."""
+    """Return the key; None if missing or damaged."""
     operations = operations or FileOperations()
     with raising(READING):
         try:

@@ -1,8 +1,5 @@
-"""The cold-io thread, which waits for disks and networks so that no other thread does.
-
-Reads go before writes; writes and deletes keep their order, so that room is made before it is
-taken.
-"""
+"""The cold-io thread, which waits for disks and networks. Reads go first; writes and deletes
+keep their order."""
 
 import logging
 import threading
@@ -87,7 +84,7 @@ Job = Ordered | ReadJob | ContainsJob | HeadersJob
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of any job but a read. `reason` is empty on success; `nbytes` were written."""
+    """`reason` is empty on success; `nbytes` were written."""
 
     job: Job
     reason: str = ""
@@ -97,7 +94,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The block that was read, of a file of `nbytes`, or the `reason` why there is none."""
+    """The block, of a file of `nbytes`, or the `reason` why there is none."""
 
     record: Record
     packed: PackedArrays | None = None
@@ -108,7 +105,7 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The blocks of a scan, least recently used first. `orphans`: namespaces without a model."""
+    """The blocks, least recently used first. `orphans`: namespaces without a model."""
 
     blocks: tuple[StoredFile, ...]
     orphans: tuple[str, ...] = ()
@@ -127,8 +124,8 @@ def _failed(job: Job, reason: str) -> Done | Recalled:
 
 
 class Worker(threading.Thread):
-    """Does jobs one after the other, and calls `wake` when there are results. `home` keeps the
-    pins, and the blocks unless there is a `remote` store."""
+    """Does jobs in order, and calls `wake` when there are results. `home` keeps the pins, and
+    the blocks unless there is a `remote` store."""
 
     def __init__(
         self, home: Files, secret: bytes, remote: Medium | None, wake: Callable[[], None]
@@ -192,7 +189,7 @@ class Worker(threading.Thread):
     # -- changes, made on the thread -----------------------------------------------------
 
     def touch(self, names: Sequence[Name]) -> None:
-        """Mark blocks as used, in this order: their times are microseconds apart."""
+        """Mark blocks as used in this order, microseconds apart."""
         now = time.time()
         for number, name in enumerate(names):
             self._home.touch(name, now + number * _TOUCH_SECONDS)
@@ -232,7 +229,7 @@ class Worker(threading.Thread):
             return jobs.popleft()
 
     def _done(self, job: Job) -> Done | Recalled:
-        """Do a job. A crash is a result as well: a request may wait for it."""
+        """Do a job. A crash is a result: a request may wait for it."""
         done = guarded(partial(self._do, job))
         if isinstance(done, Crash):
             _log.error("a job of the cold tier failed", exc_info=done.error)
@@ -349,7 +346,7 @@ class Worker(threading.Thread):
                 yield record
 
     def _warn(self, what: str, error: MediumError) -> None:
-        """Log at most once a minute: a full disk would fill the log as well."""
+        """Log at most once a minute: the log may be on the full disk."""
         now = time.monotonic()
         if now - self._warned >= _WARN_SECONDS:
             self._warned = now

@@ -4,8 +4,8 @@
     blocks/<6 digits>-<64 hex>.safetensors     a block as in `store.block_file`, by number and key
     ...                                        parents first, checkpoints last
 
-Keys are computed without a salt; an import computes its own. Every byte must be the one that we
-would write. The digests' key is public: they show damage, not who made the archive.
+Keys have no salt; an import computes its own. Every byte must be the one that we would write. The
+digests' key is public: they show damage, not who made the archive.
 """
 
 import hashlib
@@ -43,8 +43,7 @@ _WRONG = {
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOrigin:
-    """The model of the blocks: `namespace` is its id and KV format; `created` in seconds since
-    1970."""
+    """`namespace` is the model's id and KV format; `created` in seconds since 1970."""
 
     namespace: str
     model: str
@@ -71,9 +70,7 @@ class ArchiveMember:
 
 def write_archive(out: BinaryIO, about: ArchiveOrigin, members: Sequence[ArchiveMember]) -> int:
     """Write blocks of one root, parents first and checkpoints last; return the bytes written.
-
-    Raises ValueError as `archive_parts` does.
-    """
+    Raises ValueError as `archive_parts`."""
     written = 0
     for part in archive_parts(about, members):
         out.write(part)
@@ -82,15 +79,14 @@ def write_archive(out: BinaryIO, about: ArchiveOrigin, members: Sequence[Archive
 
 
 def archive_parts(about: ArchiveOrigin, members: Sequence[ArchiveMember]) -> Iterator[Buffer]:
-    """Return the parts of an archive. Raises ValueError at once if the members make no archive, and
-    later for a block of a wrong size."""
+    """Raises ValueError at once if the members make no archive, later for a block of a wrong
+    size."""
     manifest, records = _planned(about, members)
     return _parts(manifest, records, members)
 
 
 def read_archive(source: BinaryIO, *, max_bytes: int) -> "Archive":
-    """Open an archive of at most `max_bytes`. Raises BadArchive, here and while it is iterated
-    over."""
+    """Open an archive of at most `max_bytes`. Raises BadArchive, also during iteration."""
     tar = TarReader(source, max_bytes)
     manifest = Manifest.of(tar.first(_MANIFEST, min(_MAX_MANIFEST_BYTES, max_bytes)))
     if manifest.archive_bytes > max_bytes:
@@ -121,7 +117,7 @@ class Archive:
         self.manifest = manifest
 
     def __iter__(self) -> Iterator[tuple[Record, PackedArrays]]:
-        """Yield blocks and then checkpoints, parents first. Raises BadArchive."""
+        """Yield blocks, parents first, then checkpoints. Raises BadArchive."""
         prefix, sizes = _Prefix(self.manifest.about), self.manifest.sizes
         for number, (key, nbytes) in enumerate(sizes.items()):
             record, packed = self._member(number, key, nbytes)
@@ -141,14 +137,12 @@ class Archive:
 
 
 class Rerooting:
-    """Gives records new keys below another root, one by one."""
-
     def __init__(self, old: BlockKey, new: BlockKey) -> None:
         self._new_keys = {old: new}
 
     def moved(self, record: Record) -> Record:
-        """Return the record below the new root. Raises ValueError if its parent did not come
-        before."""
+        """Return the record with a key below the new root. Raises ValueError if its parent did
+        not come before."""
         parent = self._new_keys.get(record.parent)
         if parent is None:
             raise ValueError("a block does not follow those before it")
@@ -163,7 +157,7 @@ class Rerooting:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The contents of an archive. `sizes` are the bytes of each file by key, in order."""
+    """`sizes` are the bytes of each file by key, in order."""
 
     about: ArchiveOrigin
     tokens: int
@@ -173,7 +167,7 @@ class Manifest:
 
     @classmethod
     def of(cls, data: bytes) -> "Manifest":
-        """Parse a manifest. Raises BadArchive unless we would write these bytes."""
+        """Raises BadArchive unless these are the bytes that we would write."""
         if not data.startswith(_FRONT):
             if data.startswith(_ANY_FRONT):
                 raise BadArchive(

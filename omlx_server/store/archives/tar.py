@@ -27,7 +27,7 @@ _COMPRESSED = {
 
 
 class BadArchive(Exception):
-    """This is no archive, or it is damaged. The message says why, for people."""
+    """This is no archive, or a damaged one. The message says why, for people."""
 
 
 def size_of_tar(sizes: Sequence[int]) -> int:
@@ -52,7 +52,7 @@ class TarWriter:
 
 
 class TarReader:
-    """Reads what TarWriter made; raises BadArchive for anything else. Reads at most `max_bytes`."""
+    """Reads at most `max_bytes` of what TarWriter made. Raises BadArchive for anything else."""
 
     def __init__(self, source: BinaryIO, max_bytes: int) -> None:
         self._source = source

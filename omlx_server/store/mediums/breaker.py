@@ -1,5 +1,5 @@
-"""A guard around a medium that may hang: a deadline per call, and a circuit breaker. Owned by the
-I/O thread."""
+"""A guard around a medium that may hang: deadlines and a circuit breaker. Owned by the I/O
+thread."""
 
 import math
 import time
@@ -22,9 +22,8 @@ BREAKING = frozenset({"io", "timeout", "unreachable"})
 
 @dataclass(slots=True, eq=False)
 class Guarded:
-    """A medium with deadlines and a circuit breaker. After FAILURES_TO_OPEN failures in a row calls
-    raise MediumError at once, for a pause. Then one call is a trial: it ends that, or doubles the
-    pause."""
+    """After FAILURES_TO_OPEN failures in a row calls raise MediumError at once, for a pause.
+    Then one call is a trial: it ends that, or doubles the pause."""
 
     medium: Medium
     deadline_seconds: float
@@ -54,7 +53,7 @@ class Guarded:
         self._guard(lambda: self.medium.delete(name))
 
     def close(self) -> None:
-        """Close the medium even if the circuit is open, within the deadline."""
+        """Close the medium even if the circuit is open."""
         call = _Call(self.medium.close)
         call.start()
         call.join(self.deadline_seconds)

@@ -1,7 +1,7 @@
-"""Reads, writes, lists and removes one file or directory at a time. Owned by the I/O thread.
+"""Reads, writes, lists and removes files. Owned by the I/O thread.
 
-A file gets its name only when it is whole. Raises OSError where the system refuses, MediumError for
-a file that should not be read.
+A file gets its name only when whole. Raises OSError where the system refuses, MediumError for a
+file that should not be read.
 """
 
 import errno
@@ -23,8 +23,7 @@ _RUN = secrets.token_hex(4)
 
 
 class Disk:
-    """Files and directories. The small files in `kept` are written again if their directory is
-    removed."""
+    """The small files in `kept` are written again if their directory is removed."""
 
     def __init__(self, operations: FileOperations) -> None:
         self._operations = operations
@@ -33,8 +32,8 @@ class Disk:
     # A file
 
     def read(self, path: Path, limit: int, first: int | None = None) -> bytes | None:
-        """Return the file, or its `first` bytes; None if it is missing. Raises MediumError for more
-        than `limit` bytes and for anything but a regular file."""
+        """Return the file, or its `first` bytes; None if it is missing. Raises MediumError for
+        more than `limit` bytes and for anything but a regular file."""
         try:
             fd = self._operations.open_read(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -98,7 +97,7 @@ class Disk:
         ]
 
     def remove_leftovers(self, directory: Path) -> None:
-        """Remove temporary files of processes that have ended."""
+        """Remove temporary files of dead processes."""
         for name, _ in self.files(directory):
             if self._is_leftover(name):
                 self.remove(directory / name)
@@ -111,7 +110,6 @@ class Disk:
                 raise
 
     def free_bytes(self, directory: Path) -> int:
-        """Return the free bytes at `directory` or its nearest existing parent."""
         for path in (directory, *directory.parents):
             with suppress(FileNotFoundError):
                 return self._operations.free_bytes(path)

@@ -27,8 +27,8 @@ class Name(NamedTuple):
 
 
 class MediumError(Exception):
-    """An operation failed. `reason` is one word for counters: full, read-only, io, timeout,
-    unreachable, too-large, or format for a block that can't be encoded."""
+    """`reason` is one word for counters: full, read-only, io, timeout, unreachable, too-large,
+    or format for a block that can't be encoded."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ def require_fits(nbytes: int, limit: int) -> None:
 
 
 class Medium(Protocol):
-    """A store of bytes by name. A call that fails raises MediumError and nothing else."""
+    """A store of bytes by name. A call that fails raises MediumError only."""
 
     def get(self, name: Name) -> bytes | None: ...
 

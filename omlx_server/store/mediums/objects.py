@@ -1,7 +1,5 @@
-"""A medium in an object store (S3, GCS, Azure), a mounted folder or memory, by obstore.
-
-Owned by the I/O thread. Nothing is sent before the first call.
-"""
+"""A medium in an object store (S3, GCS, Azure), a mounted folder or memory, by obstore. Owned by
+the I/O thread."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,8 +34,8 @@ REASONS = (
 
 
 class Objects:
-    """A Medium at `url`. `timeout`: seconds of an HTTP request. Raises ValueError for an unusable
-    URL."""
+    """`timeout`: seconds of an HTTP request. Raises ValueError for an unusable URL. The first
+    call connects."""
 
     max_bytes = REMOTE_MAX_BYTES
 

@@ -1,7 +1,6 @@
-"""Every call that the cold tier makes to the operating system's files, one method each.
+"""The cold tier's calls to the operating system's files, which tests make fail.
 
-Tests subclass it to make a call fail, write less, or be the last one before a crash. Methods raise
-OSError, and never follow a symbolic link at a path's end.
+Methods raise OSError, and never follow a symbolic link at a path's end.
 """
 
 import errno
@@ -41,14 +40,13 @@ class FileOperations:
         return os.open(path, _NEW, FILE_MODE)
 
     def open_shared(self, path: Path) -> int:
-        """Open a file that several processes lock; make it if missing."""
         return os.open(path, _SHARED, FILE_MODE)
 
     def read(self, fd: int, size: int) -> bytes:
         return os.read(fd, size)
 
     def write(self, fd: int, data: memoryview) -> int:
-        """Return how many bytes were written, from the beginning of `data`."""
+        """Return the number of bytes written, from the start of `data`."""
         return os.write(fd, data)
 
     def write_at(self, fd: int, data: bytes, offset: int) -> int:
@@ -64,7 +62,7 @@ class FileOperations:
         os.close(fd)
 
     def lock(self, fd: int, *, wait: bool) -> None:
-        """Lock for this process alone. Raises BlockingIOError if another has it and not `wait`."""
+        """Raises BlockingIOError if another process has the lock and not `wait`."""
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
     def stat_open(self, fd: int) -> os.stat_result:

@@ -1,7 +1,5 @@
-"""A medium in Redis or Valkey: one string per block.
-
-Owned by the I/O thread. Nothing is sent before the first call, and nothing is tried twice.
-"""
+"""A medium in Redis or Valkey: one string per block. Owned by the I/O thread. Nothing is tried
+twice."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +28,7 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
 
 
 class Redis:
-    """A Medium. `timeout`: seconds of each wait on the socket. Redis forgets blocks unused for
+    """`timeout`: seconds of each wait on the socket. Redis forgets blocks unused for
     `ttl_seconds`. Raises ValueError or TypeError for a bad URL; the text may hold secrets."""
 
     max_bytes = REMOTE_MAX_BYTES

@@ -9,11 +9,8 @@ OBJECTS = ("s3", "gs", "az", "file", "memory")
 
 
 def open_remote(url: str, *, timeout: float, ttl_days: float = 0) -> Medium:
-    """Open the medium of a URL. `timeout` in seconds. Redis forgets blocks unused for `ttl_days`,
-    if any.
-
-    Raises ConfigError. URLs may hold passwords, so it names only the scheme and chains no cause.
-    """
+    """Open the medium of a URL. `timeout` in seconds. Raises ConfigError, which names only the
+    scheme and chains no cause: URLs may hold passwords."""
     scheme = scheme_of(url)
     try:
         if scheme in REDIS:
@@ -37,7 +34,7 @@ def open_remote(url: str, *, timeout: float, ttl_days: float = 0) -> Medium:
 
 
 def scheme_of(url: str) -> str:
-    """Return the scheme in lower case. Raises ConfigError for an unknown one."""
+    """Return the lower-case scheme. Raises ConfigError for an unknown one."""
     scheme = url.partition("://")[0].lower() if "://" in url else ""
     if scheme not in REDIS + OBJECTS:
         schemes = ", ".join(f"{name}://" for name in REDIS + OBJECTS)
