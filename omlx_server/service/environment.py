@@ -1,5 +1,5 @@
-"""Chooses the variables of the shell's environment that a service gets: paths and addresses, but no
-secrets, since every user may read the service's file. Pure."""
+"""Chooses the shell's variables that a service gets: paths and addresses, but no secrets, since
+every user may read the service's file."""
 
 import os.path
 from collections.abc import Iterator, Mapping
@@ -19,8 +19,8 @@ _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The `variables` of a service, and the `directories` among them in which the server makes
-    files. `left`: a sentence for each variable that it does not get."""
+    """A service's `variables`, and the `directories` among them. `left`: a sentence for each
+    variable that it does not get."""
 
     variables: tuple[tuple[str, str], ...] = ()
     directories: tuple[Path, ...] = ()
@@ -28,8 +28,8 @@ class Environment:
 
 
 def environment_of(shell: Mapping[str, str], *, home: Path, here: Path) -> Environment:
-    """Return the service's part of the environment `shell`. Paths become absolute: `~` is `home`,
-    and relative ones count from `here`."""
+    """Return the service's part of `shell`. Paths become absolute: `~` is `home`, relative ones
+    count from `here`."""
     places = _hub(shell) | {name: shell[name] for name in _FILES if shell.get(name)}
     places |= {
         name: shell[name] for name in XDG_VARIABLES if Path(shell.get(name, "")).is_absolute()
@@ -56,7 +56,7 @@ def _hub(shell: Mapping[str, str]) -> dict[str, str]:
 
 
 def _absolute(text: str, home: Path, here: Path) -> str:
-    """Return the absolute path, without "..": systemd ignores a path that has it."""
+    """Return the absolute path, without "..": systemd ignores a path with it."""
     start, _, below = text.partition("/")
     return os.path.normpath(home / below if start == "~" else here / text)
 

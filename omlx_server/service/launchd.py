@@ -1,7 +1,5 @@
-"""A launchd agent in the user's own domain, gui/UID: its property list, its steps, and its state.
-
-https://www.manpagez.com/man/5/launchd.plist/ and `man launchctl` are the sources.
-"""
+"""A launchd agent in the user's domain, gui/UID. Sources:
+https://www.manpagez.com/man/5/launchd.plist/ and `man launchctl`."""
 
 import plistlib
 import re
@@ -46,7 +44,6 @@ class Launchd:
         return self.home / "Library" / "Logs" / "omlx_server"
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
-        """Return the steps that write the property list and (re)start the agent."""
         return [
             *(MakeDirectory(directory) for directory in service.own),
             Remove(said_in(service.log)),  # nobody rotates it, so it starts anew
@@ -67,8 +64,8 @@ class Launchd:
         return [*self._load(may_fail=True), RunCommand(("launchctl", "kickstart", self._target))]
 
     def stop(self) -> list[Step]:
-        """Return the steps that unload the agent until the next login: launchd restarts a killed
-        one. `bootout` returns before the process has ended, and a `bootstrap` before that fails."""
+        """Return the steps that unload the agent: launchd restarts a killed one. `bootout`
+        returns before the process has ended, and a `bootstrap` before that fails."""
         return [
             RunCommand(("launchctl", "bootout", self._target), may_fail=True),
             WaitUntilGone(self._question, LONGEST_STOP_SECONDS),
@@ -101,8 +98,7 @@ class Launchd:
 
 
 def text_of(service: Service) -> str:
-    """Return the property list. stdout and stderr go to a file beside the log, which the server
-    rotates."""
+    """Return the property list. stdout and stderr go beside the log, which the server rotates."""
     return plistlib.dumps(_properties(service), sort_keys=False).decode()
 
 
@@ -132,8 +128,7 @@ def said_in(log: Path) -> Path:
 
 
 def read_state(code: int, answer: str, *, installed: bool) -> ServiceState:
-    """Return the state by the output of `launchctl print`, which fails for an agent that is not
-    loaded."""
+    """Parse the output of `launchctl print`, which fails for an agent that is not loaded."""
     if code:
         return ServiceState(RunState.STOPPED if installed else RunState.NOT_INSTALLED)
     pid = whole_number(_field(answer, "pid"))
@@ -144,6 +139,6 @@ def read_state(code: int, answer: str, *, installed: bool) -> ServiceState:
 
 
 def _field(answer: str, name: str) -> str:
-    """Return the field `name` of the agent itself; fields of inner tables are indented deeper."""
+    """Return the agent's own field `name`; inner tables are indented deeper."""
     match = re.search(rf"^\t{name} = (.*)$", answer, re.MULTILINE)
     return match[1].strip() if match else ""

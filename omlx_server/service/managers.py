@@ -1,4 +1,4 @@
-"""The service manager of this system: launchd or systemd. Both classes have the same methods."""
+"""The service manager of this system: launchd or systemd."""
 
 import os
 import sys

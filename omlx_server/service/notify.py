@@ -18,8 +18,8 @@ _PASSING = {errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EMFILE, errno.ENFIL
 
 
 class Notifier:
-    """Sends messages to the service manager. Those of `ready` and `stopping` must not be lost:
-    while the socket is full they wait in a thread. Only one thread at a time may call these two."""
+    """`ready` and `stopping` are never lost: while the socket is full they wait in a thread. One
+    thread at a time may call these two."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
@@ -33,11 +33,11 @@ class Notifier:
 
     @property
     def ping_seconds(self) -> float:
-        """Seconds between two pings: half of what the watchdog allows. 0: no watchdog."""
+        """Seconds between two pings, half the watchdog's limit. 0: no watchdog."""
         return self._watchdog_usec / 2e6 if self._address else 0
 
     def ready(self, status: str) -> None:
-        """Tell that the server is ready, with `status` for people, and switch the watchdog on."""
+        """Send READY with `status` for people, and switch the watchdog on."""
         armed = [f"WATCHDOG_USEC={self._watchdog_usec}"] if self._watchdog_usec else []
         self._insist("READY=1", f"STATUS={status}", *armed)
 
@@ -48,12 +48,12 @@ class Notifier:
         self._insist("STOPPING=1", "STATUS=finishing what runs")
 
     def starting_over(self) -> None:
-        """Switch the watchdog off until `ready`: the program is about to start anew in place."""
+        """Switch the watchdog off until `ready`: the program starts anew in place."""
         self._send(_message("WATCHDOG_USEC=0", "STATUS=starting again"), _PATIENCE_SECONDS)
 
     def _insist(self, *assignments: str) -> None:
-        """Send the assignments in order, if need be later: a unit whose READY=1 is lost would be
-        starting for ever."""
+        """Send in order, later if need be: a unit whose READY=1 is lost would be starting for
+        ever."""
         message = _message(*assignments)
         if self._teller is None:
             if self._send(message, 0):
@@ -69,8 +69,8 @@ class Notifier:
                 time.sleep(_PATIENCE_SECONDS)
 
     def _send(self, message: str, patience: float | None) -> bool:
-        """Send one datagram, waiting at most `patience` seconds (None: without limit). Return False
-        if sending may succeed later."""
+        """Send a datagram within `patience` seconds (None: no limit). Return False if a later
+        try may succeed."""
         if not self._address:
             return True
         try:
@@ -88,7 +88,7 @@ def _message(*assignments: str) -> str:
 
 
 async def keep_alive(notifier: Notifier, alive: Callable[[], bool]) -> None:
-    """Ping the watchdog while `alive()` is true, until cancelled; return if there is none."""
+    """Ping the watchdog, if any, while `alive()` is true."""
     while notifier.ping_seconds:
         if alive():
             notifier.alive()

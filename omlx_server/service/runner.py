@@ -32,8 +32,7 @@ Runner = Callable[[Sequence[str]], Outcome]
 
 
 def run_program(command: Sequence[str]) -> Outcome:
-    """Run a program to its end. Raises UsageError if there is none, and OmlxError after
-    LONGEST_STOP_SECONDS."""
+    """Raises UsageError for a missing program, OmlxError after LONGEST_STOP_SECONDS."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=LONGEST_STOP_SECONDS
@@ -49,7 +48,7 @@ def run_program(command: Sequence[str]) -> Outcome:
 
 
 def take(steps: Iterable[Step], run: Runner, pause: Callable[[float], None] = time.sleep) -> None:
-    """Carry out the steps in order. Raises OmlxError at the first that fails."""
+    """Carry out the steps. Raises OmlxError at the first that fails."""
     for step in steps:
         try:
             _take(step, run, pause)

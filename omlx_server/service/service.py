@@ -19,8 +19,8 @@ LONGEST_STOP_SECONDS = 3600 + _AFTER_GRACE_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The program that the manager runs. All paths are absolute; nothing in it is secret. The
-    server may write below `writable`; `own` are those that installing creates."""
+    """All paths are absolute; nothing is secret. The server may write below `writable`; `own`
+    are those that installing creates."""
 
     command: tuple[str, ...]
     home: Path
@@ -34,9 +34,8 @@ class Service:
 def service_of(
     loaded: Loaded, *, python: Path, home: Path, log_dir: Path, environment: Environment
 ) -> Service:
-    """Return the service with the settings of `loaded.source`. Relative paths count from `home`. It
-    logs to `log_dir` unless logging.file is set. Raises UsageError for control characters in a
-    path."""
+    """Return the service of `loaded`. Relative paths count from `home`; `log_dir` is for logs
+    without logging.file. Raises UsageError for control characters in a path."""
     assert loaded.source is not None
     settings = loaded.settings
     config, log_file = home / loaded.source, settings.logging.file
@@ -78,5 +77,5 @@ def _command(python: Path, config: Path, log: Path | None) -> tuple[str, ...]:
 
 
 def _distinct(home: Path, paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the absolute paths, each once, without "..": systemd ignores a path that has it."""
+    """Return distinct absolute paths without "..", which systemd ignores."""
     return tuple(dict.fromkeys(Path(os.path.normpath(home / path)) for path in paths))

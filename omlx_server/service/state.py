@@ -15,8 +15,8 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """The state of the service. `last_exit` is of the last run that has ended; `says` is the status
-    text that the server sent."""
+    """`last_exit` is of the last run that has ended; `says` is the status text that the server
+    sent."""
 
     state: RunState
     pid: int | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class MakeDirectory:
-    """Make the directory with mode 0700; one that exists stays as it is."""
+    """Make the directory with mode 0700; an existing one stays as it is."""
 
     path: Path
 
@@ -31,7 +31,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """Run the command. With `may_fail` a non-zero exit code is ignored."""
+    """With `may_fail` a non-zero exit code is ignored."""
 
     command: tuple[str, ...]
     may_fail: bool = False

@@ -1,7 +1,5 @@
-"""A systemd user unit: its text, its steps, and its state.
-
-systemd.service(5), systemd.exec(5), systemd.unit(5) and systemd.syntax(7) are the sources.
-"""
+"""A systemd user unit. Sources: systemd.service(5), systemd.exec(5), systemd.unit(5),
+systemd.syntax(7)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -77,8 +75,8 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Systemd:
-    """The systemd of one user. `answers`, `state` and, if given `run`, `install` run a program; the
-    others return steps."""
+    """The systemd of one user. `answers`, `state` and, if given `run`, `install` run a program;
+    the others return steps."""
 
     home: Path
     name: str = "systemd"
@@ -86,7 +84,6 @@ class Systemd:
 
     @property
     def file(self) -> Path:
-        """The unit file, which exists if the service is installed."""
         return self.home / ".config" / "systemd" / "user" / UNIT
 
     @property
@@ -95,7 +92,7 @@ class Systemd:
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
         """Return the steps that write the unit and (re)start it. `run` asks whether users may
-        create namespaces here. Raises OmlxError if no systemd answers it, and UsageError for the
+        create namespaces. Raises OmlxError if no systemd answers it, UsageError for the
         program's path."""
         if run is not None:
             self.state(run)
@@ -133,14 +130,13 @@ class Systemd:
         return [_systemctl("reload", UNIT)]
 
     def state(self, run: Runner) -> ServiceState:
-        """Return the state of the unit. Raises OmlxError if no systemd answers."""
+        """Raises OmlxError if no systemd answers."""
         outcome = run(_QUESTION)
         if outcome.code:
             raise failed(_QUESTION, outcome)
         return read_state(outcome.out)
 
     def elsewhere(self, log: Path) -> str:
-        """Return where the output of a crash is that did not reach `log`."""
         return f"crashes: journalctl --user -u {UNIT}"
 
 
@@ -158,8 +154,8 @@ _PROBE = ("systemd-run", "--user", "--wait", "--quiet", "--collect", *_WANTED, "
 
 
 def text_of(service: Service, *, namespaces: bool = True) -> str:
-    """Return the text of the unit. The minus before each writable path lets it start when the path
-    is missing. Raises UsageError for a program with quotes or a backslash in its path."""
+    """Return the unit's text. A minus before a path lets the unit start without it. Raises
+    UsageError for a program with quotes or a backslash in its path."""
     program = service.command[0]
     if any(letter in program for letter in _NOT_IN_PROGRAMS):
         raise UsageError(

@@ -11,7 +11,7 @@ _MOST_CHARS = 20_000_000
 
 
 def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last `count` lines; missing ones come from PATH.1. Raises FileNotFoundError."""
+    """Return the last `count` lines, also of PATH.1. Raises FileNotFoundError."""
     lines = _lines(path)
     before = path.with_name(f"{path.name}.1")
     if len(lines) < count and before.is_file():
