@@ -10,7 +10,7 @@ import numpy as np
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Arrays
-from omlx_server.compute.kv.spans import Buffers, Spans, Strip, end_of, living
+from omlx_server.compute.kv.spans import Buffers, Spans, Strip, end_of
 from omlx_server.core.memory.kv import places, places_with_room, reach
 
 
@@ -117,7 +117,8 @@ class RowGroup:
                 strip.lose()
 
     def _living(self, place: int) -> Strip | None:
-        strip = living(self._strips[place])
+        reference = self._strips[place]
+        strip = reference() if reference is not None else None
         if strip is None or strip.holder is not self or strip.place != place:
             return None
         return strip
