@@ -9,12 +9,8 @@ from omlx_server.errors import AdapterUnusable
 
 
 def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[bool]:
-    """Load an adapter. Return False if there is no place now. No two may run at once.
-
-    Raises:
-        AdapterUnusable: its files can't be read, don't fit the model, or are too large.
-        NoMemory: as `within`.
-    """
+    """Load an adapter. Return False if there is no place now. No two may run at once. Raises
+    AdapterUnusable, or NoMemory as `within`."""
     loaded, model = instance.adapters, instance.runner.loaded.target
     if instance.followers is not None:
         raise AdapterUnusable("a model that several machines compute takes no adapters")
@@ -44,7 +40,6 @@ def _room(instance: ModelInstance) -> Room:
 
 
 def _leaves_room(instance: ModelInstance, adapter: Adapter) -> bool:
-    """Return whether all accepted requests fit beside an adapter, one at a time."""
     if instance.watch is None:
         return True
     loaded, account = instance.adapters, instance.watch.share.account

@@ -26,7 +26,6 @@ class Census:
 
     @property
     def counted(self) -> dict[str, Counted]:
-        """Counters of all models that were ever loaded, by name."""
         with self._lock:
             counts, loaded = dict(self._unloaded), list(self._loaded.values())
         for name, model in loaded:

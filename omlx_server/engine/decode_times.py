@@ -8,8 +8,7 @@ from omlx_server.core.step import StepResult
 
 
 class DecodeTimes:
-    """Measures decodes for `speculation`. `plain` is the seconds of the newest one without
-    drafts."""
+    """Measures decodes for `speculation`. `plain` is the newest one without drafts, in seconds."""
 
     def __init__(self, speculation: DraftController | None) -> None:
         self._speculation = speculation
@@ -17,7 +16,7 @@ class DecodeTimes:
         self.plain = 0.0
 
     def note(self, launched: Launched, result: StepResult) -> None:
-        """Note that a step's tokens were read just now. A decode behind chunks can't be timed."""
+        """Note that a step's tokens were read just now. One behind chunks can't be timed."""
         if not result.rows:
             return
         begun, self._read_at = max(launched.begun, self._read_at), time.perf_counter()

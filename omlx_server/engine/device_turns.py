@@ -1,8 +1,7 @@
 """Turns of models and jobs on the device. Lives on the mlx thread.
 
-Each client has an equal part of the device, divided among the models it uses and all jobs. The user
-that got least of its part is next. A model with an urgent prompt goes first for `URGENT_PART` of
-the time, uncharged.
+Each client has an equal part, divided among its models and all jobs. Who got least of a part is
+next. A model with an urgent prompt goes first for `URGENT_PART` of the time, uncharged.
 """
 
 import math
@@ -60,7 +59,6 @@ def part_of(user: int, client: bytes, clients: Mapping[int, Set[bytes]]) -> floa
 
 
 def parts_of(clients: Mapping[int, Set[bytes]]) -> dict[int, float]:
-    """Return each user's part of the device."""
     uses = Counter(chain.from_iterable(clients.values()))
     return {
         user: sum(1 / uses[client] for client in those) / max(1, len(uses))

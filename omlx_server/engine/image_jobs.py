@@ -19,8 +19,8 @@ _PATIENCE_SECONDS = 20.0
 def images_to_compute(
     instance: ModelInstance, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
 ) -> tuple[ImageSpan, ...]:
-    """Return images, each digest once, whose features are not kept or cached. Raises BadRequest if
-    the model has no vision."""
+    """Return images, each digest once, whose features are missing. Raises BadRequest if the
+    model has no vision."""
     vision = _vision_of(instance)
     cached = instance.cache.probe(tokens, salt).cached if instance.cache.layout.keeps else 0
     missing = dict[bytes, ImageSpan]()
@@ -31,7 +31,7 @@ def images_to_compute(
 
 
 def compute_image(instance: ModelInstance, image: ImageSpan, pixels: Floats) -> Work[None]:
-    """Compute and keep the features of an image, unless another job does. Raises BadRequest,
+    """Compute and keep an image's features, unless another job does. Raises BadRequest,
     ValueError for other pixels, NoMemory."""
     vision = _vision_of(instance)
     while vision.is_computing(image.digest):

@@ -1,4 +1,4 @@
-"""Jobs that run on the mlx thread in slices between steps, such as embeddings."""
+"""Jobs in slices between steps on the mlx thread, such as embeddings."""
 
 import time
 from collections import defaultdict, deque
@@ -62,7 +62,7 @@ class Jobs:
 
 
 def settle(answer: Future[object], outcome: object) -> None:
-    """Set a future, unless cancelled, to a result or to the exception of a Crash."""
+    """Set a future, unless cancelled, to a result or a Crash's exception."""
     if not answer.set_running_or_notify_cancel():
         return
     if isinstance(outcome, Crash):

@@ -45,8 +45,6 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the thread, after writes to the cold tier of at most `drain_seconds`."""
-
     drain_seconds: float = 0.0
 
 
@@ -72,8 +70,6 @@ class Start:
 
 
 class Removable(Protocol):
-    """A loaded model: an instance that generates, or an encoder."""
-
     @property
     def weight_bytes(self) -> int: ...
     def leave(self) -> None:
@@ -93,8 +89,6 @@ class LoadModel:
 
 @dataclass(frozen=True, slots=True)
 class UnloadModel:
-    """Unload a model, after writes to the cold tier of at most `seconds`."""
-
     model: ModelId
     seconds: float
     answer: Future[object]
@@ -155,7 +149,7 @@ class Counted:
     images: ImageCounts = field(default_factory=ImageCounts)
 
     def after(self, earlier: "Counted") -> "Counted":
-        """Return the sum of these counters and `earlier` ones."""
+        """Return the sum with `earlier` counters."""
         return Counted(
             self.cache.after(earlier.cache),
             self.reliefs + earlier.reliefs,
@@ -167,8 +161,8 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A snapshot of a model. `beat` is the time.monotonic() of its last turn, `live` the bytes that
-    its requests need."""
+    """A snapshot of a model. `beat` is the time.monotonic() of its last turn, `live` the bytes
+    that its requests need."""
 
     state: EngineState
     load: Load

@@ -150,8 +150,8 @@ class ModelInstance:
         )
 
     def recover_memory(self) -> list[TokenEvent]:
-        """Recover from a step without memory: end the newest request, queue the others again, evict
-        half of the hot tier."""
+        """Recover from a step without memory: end the newest request, queue the others again,
+        evict half of the hot tier."""
         self._lose()
         events = self.scheduler.fail_newest()
         self.features.forget()
@@ -167,7 +167,7 @@ class ModelInstance:
         self.restart()
 
     def restart(self) -> list[Sequence]:
-        """Queue all sequences again. Return those that were running."""
+        """Queue all sequences again. Return those that ran."""
         self._lose()
         return self.scheduler.queues.restart()
 
@@ -222,7 +222,7 @@ class ModelInstance:
         self._tails += self._keep(tails, computed=False)
 
     def take_tokens(self, launched: Launched) -> list[TokenEvent]:
-        """Wait for a step's tokens, keep what was cut, return the events."""
+        """Wait for a step's tokens, keep its cuts, return the events."""
         result = launched.tokens()
         self.decode_times.note(launched, result)
         tails, self._tails = self._tails, []
@@ -235,7 +235,7 @@ class ModelInstance:
         return events
 
     def launch_chunks(self, launched: Launched) -> tuple[ChunksLaunched, list[TokenEvent]]:
-        """Launch a step's chunks. Return them, and the events of failed prompts."""
+        """Return a step's chunks, launched, and the events of failed prompts."""
         if self.watch is not None and not self._computing:
             self.watch.begin_step()
         chunks = launched.launch_chunks()
@@ -293,7 +293,7 @@ class ModelInstance:
             self.watch.share.leave()
 
     def pin(self, tokens: tuple[int, ...], salt: bytes, model: str) -> Pin | None:
-        """Pin a prefix in both tiers. Return None if it has no block."""
+        """Return None if the prefix has no block."""
         pin = self.cache.pin(tokens, salt, time.time(), model) if self.cache.layout.keeps else None
         if pin is not None and self.tiers.cold is not None:
             for entry in self.cache.pinned.of(pin):
@@ -336,7 +336,6 @@ class ModelInstance:
         return replace(limits, verify=verify, grouping=runner.grouping)
 
     def _keep(self, payloads: Items[CutPayload], *, computed: bool = True) -> list[PayloadId]:
-        """Keep cut payloads that the cache wants. Return their ids."""
         kept_ids = list[PayloadId]()
         if not payloads:
             return kept_ids

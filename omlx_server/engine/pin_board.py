@@ -11,7 +11,7 @@ from omlx_server.store.cold import ColdTier
 
 @dataclass(slots=True, eq=False)
 class PinBoard:
-    """The pins of all tenants. A pin of an unloaded model holds what the `cold` tier has."""
+    """The pins of all tenants. For an unloaded model it holds what the `cold` tier has."""
 
     pins: Pins
     instances: Callable[[], Iterable[ModelInstance]]
@@ -35,7 +35,7 @@ class PinBoard:
         self._left_behind = frozenset(pin.id for pin in self.pins.all())
 
     def end(self, id: str, salt: bytes) -> Unpinned:
-        """End a pin. Unpinned.STORED: a cold tier that is no longer used still has it."""
+        """End a pin. Unpinned.STORED: an unused cold tier still has it."""
         pin = self.pins.get(id)
         if pin is None or not pin.is_of(salt):
             return Unpinned.UNKNOWN

@@ -47,7 +47,7 @@ class Pipeline:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the tokens of a step are not taken yet."""
+        """Whether a step's tokens are not taken yet."""
         return self._ahead is not None
 
     def run(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
@@ -107,7 +107,6 @@ class Pipeline:
             self._chunks_done()
 
     def _chunks_done(self, decoding: float = 0.0) -> None:
-        """Note that chunks are done; a decode took `decoding` seconds of their time."""
         assert self._chunks is not None
         chunks, self._chunks = self._chunks, None
         seconds = time.perf_counter() - self._since - decoding

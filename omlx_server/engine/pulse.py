@@ -1,5 +1,5 @@
-"""Health of the mlx thread, checked on the event loop's thread. A long step uses CPU time, a hang
-does not; a GPU computes without the CPU, so it gets more patience."""
+"""Health of the mlx thread, checked on the event loop's thread. A long step uses CPU time, a
+hang does not; a GPU gets more patience."""
 
 import time
 from collections.abc import Callable
@@ -15,8 +15,8 @@ _AT_WORK = 0.1
 
 
 class Pulse:
-    """Tells a long step from a hang. `burnt` returns the CPU seconds of all other threads;
-    `patience` None is 30 s on a CPU, 120 s on a GPU."""
+    """`burnt` returns the CPU seconds of all other threads; `patience` None is 30 s on a CPU,
+    120 s on a GPU."""
 
     patience: float | None = None
     apart = 5.0

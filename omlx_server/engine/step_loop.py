@@ -6,9 +6,7 @@ One turn, in order:
     2. schedule the next step and launch it
     3. take the tokens of the step before, and send them
 
-The device is one step ahead of the host (engine/pipeline.py). Tokens that will probably be followed
-by drafts are read before the next step is planned. With other models at work a step ends in its
-turn.
+Tokens that will probably be followed by drafts are read before the next step is planned.
 """
 
 import logging
@@ -128,8 +126,8 @@ class StepLoop:
         self._guard(lambda: self._turn(alone, jobs))
 
     def watch(self, *, others: bool, loading: bool) -> None:
-        """Restart, or end all requests, when they wait for nothing. `others`: another model or job
-        works; `loading`: a model comes or goes."""
+        """Restart, or end all requests, when they wait for nothing. `others`: another model or
+        job works; `loading`: a model comes or goes."""
         if self.moves:
             self._watchdog.note_progress()
         elif not (self._unfinished or self.instance.has_work):
@@ -212,8 +210,7 @@ class StepLoop:
         self._send(empty)
 
     def _step(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
-        """Launch a step. Nothing may hold its payloads afterwards: the account of memory would be
-        wrong."""
+        """Nothing may hold its payloads afterwards: the account of memory would be wrong."""
         self._admitted = step.admitted if step is not None else ()
         verifies = step is not None and step.verifies
         self._isolated(partial(self._pipeline.run, step, alone=alone, jobs=jobs), drafted=verifies)
@@ -231,7 +228,6 @@ class StepLoop:
             self._report(())
 
     def _report(self, events: Sequence[TokenEvent]) -> None:
-        """Send what is known of a step's prompts, then its events."""
         admitted, self._admitted = self._admitted, ()
         restored, self.instance.restored = self.instance.restored, []
         for reports in (admitted, restored):
@@ -298,7 +294,7 @@ class StepLoop:
             _log.error("%s is nowhere", id)
 
     def _start_over(self) -> None:
-        """Restart with all sequences, output kept; end choices that the scheduler has lost."""
+        """Restart with all sequences, output kept; end choices that are lost."""
         self._stalls += Stalls(restarted=1)
         self._before = CacheReport().after(self.tally().cache)
         here = self.instance.begin_again()
@@ -332,9 +328,7 @@ class StepLoop:
 
     def _isolate(self, crash: Crash, *, drafted: bool) -> None:
         """Recover from a failed step: end sequences that fail alone, prefill the others again.
-
-        Without memory the newest request ends instead; after a step with drafts none does.
-        """
+        Without memory the newest request ends instead; after a step with drafts none does."""
         if drafted:
             trace = None if device.is_out_of_memory(crash.error) else crash.error
             why = one_line(crash.error)
@@ -360,8 +354,8 @@ class StepLoop:
             raise crash.error
 
     def _survive(self, crash: Crash) -> bool:
-        """Start over, unless it crashed too often. Requests that ran end with an error, since one
-        may be the cause; the others are queued again."""
+        """Start over, unless it crashed too often. Requests that ran end with an error, since
+        one may be the cause."""
         _log.critical("the engine loop crashed", exc_info=crash.error)
         now = self._clock()
         if self._crashes.are_too_many(now):

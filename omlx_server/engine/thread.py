@@ -2,7 +2,7 @@
 
 One turn, in order:
 
-    1. take in messages (requests, cancels, models to load or to unload)
+    1. take in messages
     2. run a step of a model (engine/step_loop.py) or a slice of a job, in the order of
        engine/device_turns.py
     3. run a slice of a model's load or unload
@@ -68,8 +68,8 @@ _GONE = "the model is not loaded"
 
 
 class Engine(threading.Thread):
-    """Owns all models, which are loaded on this thread because arrays belong to it. `expected`
-    returns the number of requests being prepared; `closing` gets the seconds left."""
+    """Owns all models. `expected` returns the number of requests being prepared; `closing` gets
+    the seconds left."""
 
     def __init__(
         self,
@@ -132,7 +132,6 @@ class Engine(threading.Thread):
         self._say()
 
     def _turn_instances(self) -> None:
-        """Run models and jobs, in turns if several have work."""
         step_loops = {id: d for id, d in self._step_loops.items() if not d.failed}
         at_work = [id for id, d in step_loops.items() if d.has_work]
         others = bool(self._jobs or self._moves)
@@ -213,7 +212,6 @@ class Engine(threading.Thread):
 
     @property
     def _jobs_work(self) -> bool:
-        """Whether there are jobs that do not wait for memory."""
         waiting = self._audit.account.waiting if self._audit is not None else ()
         return len(self._jobs) > len(waiting)
 
@@ -225,7 +223,6 @@ class Engine(threading.Thread):
         return True
 
     def _take_in(self, *, wait: bool) -> None:
-        """Empty the inbox; when idle, wait for a message."""
         try:
             if wait:
                 jobs = len(self._jobs)
@@ -245,8 +242,7 @@ class Engine(threading.Thread):
             self._rest_at = math.inf
 
     def _gather(self) -> None:
-        """Wait for announced requests before prefill from rest: short prompts are cheaper
-        together."""
+        """Prefill from rest waits for announced requests: short prompts are cheaper together."""
         now = self._clock()
         end, quiet = now + _GATHER_SECONDS, now + _QUIET_SECONDS
         while now < min(end, quiet):
@@ -308,7 +304,7 @@ class Engine(threading.Thread):
             self._jobs.add(work, answer, client)
 
     def model(self, id: ModelId) -> Any:
-        """Return the loaded model with this number. Raises Unavailable. mlx thread."""
+        """Raises Unavailable. mlx thread."""
         if id not in self._models:
             raise Unavailable(_GONE)
         return self._models[id]

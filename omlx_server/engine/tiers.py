@@ -1,7 +1,5 @@
-"""Payloads of one model's blocks, in memory and in the cold tier. Lives on the mlx thread.
-
-The prefix cache decides what is kept, evicted and wanted; payloads have the ids of its index.
-"""
+"""Payloads of one model's blocks, in memory and in the cold tier, under the prefix cache's ids.
+Lives on the mlx thread."""
 
 import logging
 import time
@@ -89,7 +87,7 @@ class Tiers:
         self.has_dropped |= bool(evicted)
 
     def drop_lost(self, failed: Collection[PayloadId] = ()) -> None:
-        """Drop blocks that `failed` or whose buffers are lost, and all that follow them."""
+        """Drop blocks that `failed` or whose buffers are lost, and all that follow."""
         lost = [id for id, payload in self.hot.items() if payload.is_lost or id in failed]
         self._cache.eviction.drop_lost(lost)
         self.drop_evicted(failed)
@@ -198,7 +196,7 @@ class Tiers:
         return bool(questions or reads)
 
     def _take_in(self, cold: ColdTier, recalled: Recalled) -> PayloadId | None:
-        """Take in a read. Return the id under which it is kept, if it is."""
+        """Return the id under which a read is kept, if it is."""
         key = recalled.record.key
         if recalled.packed is None:
             if recalled.reason == NOT_ON_EVERY_RANK:

@@ -144,7 +144,7 @@ def _penalised(
     frequency: mx.array,
     presence: mx.array,
 ) -> mx.array:
-    """As vLLM, apply repetition also to tokens of the prompt."""
+    """Repetition also counts tokens of the prompt, as in vLLM."""
     repeated = mx.where(logits > 0, logits / repetition, logits * repetition)
     logits = mx.where(entries > 0, repeated, logits) - frequency * mx.floor(entries)
     return mx.where(entries >= 1, logits - presence, logits)

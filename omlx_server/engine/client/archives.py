@@ -1,5 +1,4 @@
-"""Archives of prefixes. They are for other machines, so they name their model by a hash of all its
-weights."""
+"""Archives of prefixes for other machines. They name their model by a hash of all its weights."""
 
 import asyncio
 import time
@@ -42,8 +41,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Counts of an archive: tokens of its prompt, blocks, checkpoints, and those that were
-    `added`."""
+    """Counts of an archive: tokens, blocks, checkpoints, and those that were `added`."""
 
     tokens: int
     blocks: int
@@ -67,8 +65,8 @@ class PrefixArchives:
     async def export(
         self, tokens: tuple[int, ...], salt: bytes, adapter: Adapter | None = None
     ) -> Exported:
-        """Return an archive of a prompt's blocks in both tiers. Raises NotCached, BadRequest if
-        this server keeps no prefixes of the model, Unavailable."""
+        """Return an archive of a prompt's blocks in both tiers. Raises NotCached, Unavailable,
+        or BadRequest if no prefixes of the model are kept."""
         _, about = await self._here(adapter)
         handle = await self._engine.ask(lambda instance: instance.cache.enter(tokens, salt, ()))
         try:
@@ -84,8 +82,8 @@ class PrefixArchives:
         return Exported(cached, await asyncio.to_thread(_parts, about, packed))
 
     async def take_in(self, data: bytes, salt: bytes, adapter: Adapter | None = None) -> Imported:
-        """Verify an archive and keep its blocks in memory. Raises BadRequest for a damaged archive,
-        another model or adapter, or a model without kept prefixes; Unavailable."""
+        """Verify an archive and keep its blocks in memory. Raises Unavailable, or BadRequest for
+        a damaged archive, another model or adapter, or a model without kept prefixes."""
         namespace, here = await self._here(adapter)
         about, stored = await asyncio.to_thread(_read, data)
         if about.namespace != here.namespace:
@@ -164,7 +162,6 @@ def packed_blocks(
 
 
 def _adopt_all(instance: ModelInstance, *, blocks: Sequence[tuple[Record, PackedArrays]]) -> int:
-    """Keep blocks whose parents are known. Return the number of new ones."""
     added = 0
     for record, packed in blocks:
         try:

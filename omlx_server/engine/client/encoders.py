@@ -18,7 +18,7 @@ R = TypeVar("R", bound=Removable)
 
 
 class EncoderModel(Generic[M]):
-    """An encoder with its share of the memory. Owned by the mlx thread."""
+    """An encoder with its share of the memory. Mlx thread."""
 
     def __init__(self, model: M, share: MemoryShare) -> None:
         self.model = model
@@ -45,7 +45,7 @@ class EmbeddingClient:
     async def embed(
         self, inputs: Sequence[TokenizedText], dimensions: int | None = None
     ) -> Numbers:
-        """Return vectors as float32 [n, D], in order. Raises BadRequest for unsuitable inputs or
+        """Return vectors float32 [n, D], in order. Raises BadRequest for unsuitable inputs or
         `dimensions`; else as ModelClient.work."""
 
         def work(encoder: EncoderModel[Embedder]) -> Callable[[], Work]:

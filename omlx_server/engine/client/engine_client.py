@@ -78,8 +78,8 @@ class AsyncEngine:
     async def load(
         self, work: Work[Any], on_failure: Callable[[str], None], name: str = ""
     ) -> ModelId:
-        """Load a model in slices of `work`. `on_failure` is called if it crashes for good. Raises
-        what the work raises."""
+        """Load a model in slices. `on_failure` is called if it crashes for good. Raises what
+        `work` raises."""
         id = next(self._ids)
         await self.answered(lambda answer: LoadModel(id, work, answer, name))
         self._failed[id] = on_failure
@@ -94,7 +94,6 @@ class AsyncEngine:
 
     @property
     def memory(self) -> MemoryReport | None:
-        """The account of all models, with the process's resident bytes."""
         report = self._engine.memory
         return report and replace(report, resident=heap.resident_bytes())
 
@@ -121,7 +120,7 @@ class AsyncEngine:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """Announce a request, so that an idle engine waits some milliseconds for it."""
+        """Announce a request: an idle engine waits some milliseconds for it."""
         self._preparing += 1
         try:
             yield
@@ -129,7 +128,7 @@ class AsyncEngine:
             self._preparing -= 1
 
     def put(self, message: Inbound) -> None:
-        """Send a message. Raises Unavailable when the thread has ended."""
+        """Raises Unavailable when the thread has ended."""
         if self._stopped or not self._engine.is_alive():
             raise Unavailable("the server is shutting down")
         self._engine.inbox.put(message)
@@ -143,8 +142,8 @@ class AsyncEngine:
         return await asyncio.wrap_future(answer)
 
     async def job(self, id: ModelId, make: Callable[[Any], Work[object]]) -> Any:
-        """Run a job of the current client. Raises QueueFull at 128 jobs; a client below its share
-        may have more."""
+        """Run a job of the current client. Raises QueueFull at 128 jobs; a client below its
+        share may have more."""
         client, jobs = CLIENT.get(), self._jobs
         if not may_wait(jobs, client, _MAX_JOBS):
             raise QueueFull(f"{jobs.total()} jobs are waiting already", retry_after=1)

@@ -43,7 +43,7 @@ class Generation:
         self._closed = False
 
     async def accepted(self) -> None:
-        """Wait until the request is accepted. Raises the reason of a refusal or an end."""
+        """Wait until the request is accepted. Raises why it was refused or ended."""
         match await self.mailbox.get():
             case Accepted(_, longest_wait):
                 self.longest_wait = longest_wait
@@ -65,7 +65,7 @@ class Generation:
             self._cancel(index)
 
     def close(self) -> None:
-        """Cancel all choices that have not ended. Idempotent."""
+        """Cancel all open choices. Idempotent."""
         if not self._closed:
             self._closed = True
             if self._open:
@@ -73,7 +73,7 @@ class Generation:
             self._engine.forget(self.request.id)
 
     async def __aiter__(self) -> AsyncIterator[list[TokenEvent]]:
-        """Yield events of open choices, in lists of simultaneous ones."""
+        """Yield lists of simultaneous events of open choices."""
         while self._open:
             batch: list[TokenEvent] = []
             events = [await self.mailbox.get()]

@@ -55,7 +55,7 @@ class ModelClient(Generic[M]):
     # -- its life ------------------------------------------------------------------------
 
     async def load(self, work: Work[M], name: str = "") -> None:
-        """Load the model in slices of `work`. Raises what the work raises."""
+        """Load the model in slices. Raises what `work` raises."""
         try:
             self._id = await self.engine.load(work, self._failed, name)
         finally:
@@ -138,8 +138,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
                         raise
 
     async def let_idle_adapters_go(self) -> bool:
-        """Unload idle adapters, if any. Waits for no load of an adapter, which may wait for this
-        call."""
+        """Unload idle adapters. Waits for no load of an adapter, which may wait for this call."""
         if self._adapters.is_busy:
             return False
         with suppress(NotNow):
@@ -151,7 +150,6 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def _holding(
         self, hold: Callable[[ModelInstance], AbstractContextManager[object]]
     ) -> AsyncIterator[None]:
-        """Enter the context of `hold` on the mlx thread, and leave it there."""
         holds = ExitStack()
         try:
             await self.ask(lambda instance: holds.enter_context(hold(instance)))
@@ -189,11 +187,10 @@ class GeneratorClient(ModelClient[ModelInstance]):
         return await self.ask(lambda instance: instance.cache.probe(tokens, salt))
 
     async def pin(self, tokens: tuple[int, ...], salt: bytes, model: str) -> Pin | None:
-        """Pin a prefix, as `ModelInstance.pin`. Raises as `ask`."""
+        """Raises as `ask`."""
         return await self.ask(lambda instance: instance.pin(tokens, salt, model))
 
     async def standings(self) -> list[Standing]:
-        """Return the places of all requests. Raises as `ask`."""
         return await self.ask(lambda instance: list(instance.scheduler.standings.glance()))
 
     async def score(
@@ -207,8 +204,8 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def images_to_compute(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]:
-        """Return images whose features are not kept or cached. Raises as `ask`, and BadRequest if
-        the model has no vision."""
+        """Return images whose features are missing. Raises as `ask`, and BadRequest if the model
+        has no vision."""
         return await self.ask(
             lambda instance: image_jobs.images_to_compute(instance, tokens, salt, images)
         )
@@ -219,7 +216,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
         return self._holding(lambda instance: instance.features.expecting(digests))
 
     async def compute_image(self, image: ImageSpan, pixels: Floats) -> None:
-        """Compute and keep the features of an image, outside `setting_aside`: a waiter for memory
+        """Compute and keep an image's features, outside `setting_aside`: a waiter for memory
         should hold none. Raises as `work`."""
         await self.work(lambda instance: image_jobs.compute_image(instance, image, pixels))
 

@@ -1,5 +1,5 @@
 """A rank other than 0, which does with its part of the model what rank 0 tells it. Payloads have
-the ids of rank 0's parts. Lives on the mlx thread."""
+rank 0's ids. Lives on the mlx thread."""
 
 import logging
 import time
@@ -62,7 +62,7 @@ class Follower:
         self._polled = 0.0
 
     def do(self, command: Command) -> None:
-        """Do a command of rank 0. Raises OutOfStep, or whatever the work raises."""
+        """Do a command. Raises OutOfStep, or whatever the work raises."""
         if time.monotonic() - self._polled > _POLL_SECONDS:
             self.poll()  # also between commands, to notice slow reads
         match command:

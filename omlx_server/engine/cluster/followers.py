@@ -88,7 +88,6 @@ class Followers:
 
 
 def _of_all(recalled: Recalled, reasons: set[str]) -> Recalled:
-    """Merge the results of all ranks. A slow rank leaves the block stored."""
     if recalled.packed is None or not reasons:
         return recalled
     lasting = reasons.difference(PASSING)

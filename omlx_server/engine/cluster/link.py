@@ -1,8 +1,5 @@
-"""The connection between rank 0 and another rank, with loss detection.
-
-Both ends prove that they know the cluster's secret (HMAC). Nothing is encrypted: the network must
-be trusted.
-"""
+"""The connection between rank 0 and another rank, with loss detection. Both ends prove the
+cluster's secret (HMAC). Nothing is encrypted: the network must be trusted."""
 
 import logging
 import os
@@ -35,8 +32,8 @@ class LinkFailed(Exception):
 
 
 class Link:
-    """An authenticated connection. `lost` is called once, on another thread, when the other end has
-    closed or is silent for `patience` seconds."""
+    """An authenticated connection. `lost` is called once, on another thread, when the other end
+    has closed or is silent for `patience` seconds."""
 
     def __init__(
         self, peer: socket.socket, connection: Connection, lost: Callable[[str], None]
@@ -67,7 +64,7 @@ class Link:
             thread.start()
 
     def tell(self, message: object) -> None:
-        """Queue a message; it is dropped on a lost link. Any thread."""
+        """Queue a message; dropped on a lost link. Any thread."""
         with self._lock:
             self._told += 1
         self._out.put(message)
@@ -180,8 +177,8 @@ def authenticated(
     first: bool,
     seconds: float = _AUTHENTICATION_SECONDS,
 ) -> Link:
-    """Return a link once both ends have proved the secret; the acceptor challenges `first`. Raises
-    LinkFailed, with the socket closed."""
+    """Return a link once both ends have proved the secret; the acceptor challenges `first`.
+    Raises LinkFailed, with the socket closed."""
     peer.settimeout(None)
     try:
         connection = Connection(os.dup(peer.fileno()))
@@ -205,14 +202,14 @@ def authenticated(
 
 
 def hang_up(peer: socket.socket) -> None:
-    """Shut a connection down, which wakes its threads; closing would not. Any thread."""
+    """Shut a connection down, which wakes its threads. Any thread."""
     with suppress(OSError):  # it has ended already
         peer.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager
 def _hanging_up_after(seconds: float, peer: socket.socket) -> Iterator[threading.Event]:
-    """Hang up if the block takes too long; the event tells whether it did."""
+    """The event tells whether it hung up."""
     late = threading.Event()
 
     def end() -> None:

@@ -119,7 +119,6 @@ class MemoryAccount:
 
     @property
     def _least(self) -> int:
-        """Bytes that hot tiers keep: their part of the floor, or pinned ones."""
         pinned = [share.pinned for share in self.shares if share.holder]
         return sum(max(nbytes, self.floor // len(pinned)) for nbytes in pinned) or self.floor
 
@@ -167,7 +166,7 @@ class MemoryAccount:
 
 
 class MemoryShare:
-    """One model's part of the account, and the Neighbours of its guard. `live`, `reserved` and
+    """One model's part of the account, and its guard's Neighbours. `live`, `reserved` and
     `pending` are bytes of all others, as of the last `begin`."""
 
     def __init__(self, account: MemoryAccount, weights: int) -> None:
@@ -185,7 +184,7 @@ class MemoryShare:
         self.account.rebudget()
 
     def settle(self, weights: int, budget_of: BudgetOf) -> None:
-        """Note the weights, and the hot tier's budget as a function of all weights."""
+        """Note the weights, and the hot tier's budget as a function of them."""
         self._budget_of = budget_of
         self.weigh(weights)
 
@@ -216,7 +215,7 @@ class MemoryShare:
         return self.holder is not None and self.holder.has_work
 
     def shrink(self, nbytes: int, floor: int) -> int:
-        """Evict `nbytes`, down to `floor`. Return the bytes evicted."""
+        """Evict down to `floor`. Return the bytes evicted."""
         if self.holder is None or nbytes <= 0:
             return 0
         evicted = self.holder.cache.eviction.make_room(nbytes, floor)

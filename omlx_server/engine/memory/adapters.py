@@ -61,7 +61,7 @@ class LoadedAdapters:
         return is_crowded or self.weights.nbytes_with(adapter) > self.limits.nbytes
 
     def first_to_go(self) -> Adapter | None:
-        """Return the least recently used idle adapter, or None."""
+        """Return the least recently used idle adapter."""
         return next(filter(self.is_idle, self.weights.loaded), None)
 
     def is_idle(self, adapter: Adapter) -> bool:
@@ -70,7 +70,6 @@ class LoadedAdapters:
         return not used and adapter not in self._expected
 
     def update_account(self, watch: MemoryWatch | None) -> None:
-        """Tell the account and the planner the adapters' bytes."""
         nbytes, counted = self.weights.nbytes, self._counted
         self._counted = nbytes
         if watch is not None:

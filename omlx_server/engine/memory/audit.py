@@ -1,4 +1,4 @@
-"""Checks of the account of memory against MLX's count."""
+"""Checks the account of memory against MLX's count."""
 
 import logging
 from collections import Counter
@@ -39,7 +39,6 @@ class Audit:
         self._drifts = drifts
 
     def report(self, guards: Iterable[MemoryGuard], left: Iterable[Counted] = ()) -> MemoryReport:
-        """Return the account of all models as of their last steps."""
         used, step = sum((one.reliefs for one in left), Counter[Relief]()), 0
         ledger = replace(self.account.base_ledger(), pool=device.pool_memory())
         for guard in guards:

@@ -29,8 +29,7 @@ class KeptFeatures:
 
     @contextmanager
     def expecting(self, digests: Iterable[bytes]) -> Iterator[None]:
-        """Have `trim` spare these images for a request that is not queued yet. `let_go` and
-        `forget` spare none."""
+        """Have `trim` spare these images for a request that is not queued yet."""
         counts = Counter(digests)
         self._expected += counts
         try:
@@ -43,11 +42,10 @@ class KeptFeatures:
         self._let_go(self.nbytes - features_bytes(limit), self._expected)
 
     def let_go(self, nbytes: int) -> int:
-        """Free up to `nbytes` bytes that no prompt needs. Return the bytes freed."""
+        """Free bytes that no prompt needs. Return the bytes freed."""
         return self._let_go(min(nbytes, self.nbytes))
 
     def forget(self) -> None:
-        """Free everything that no prompt needs."""
         self._let_go(self.nbytes)
 
     def _let_go(self, nbytes: int, spared: Collection[bytes] = ()) -> int:
@@ -56,8 +54,7 @@ class KeptFeatures:
         return self._vision.let_go(nbytes, self._wanted().union(spared))
 
     def _wanted(self) -> set[bytes]:
-        """Return the digests in prompts, and in rows that have not decoded: their last chunk may
-        still be computed."""
+        """Rows that have not decoded count: their last chunk may still be computed."""
         queues = self._queues()
         requests = [prefill.request for prefill in (*queues.waiting, *queues.active)]
         requests += [row.request for row in queues.running.values() if not row.has_decoded]

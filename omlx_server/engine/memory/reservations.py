@@ -1,5 +1,5 @@
-"""Memory for jobs. All of it is set aside before a job begins, so no job waits while it holds some.
-Later requests and jobs wait behind one that does not fit."""
+"""Memory for jobs, set aside before they begin, so that none waits while it holds some. Later
+requests and jobs wait behind one that does not fit."""
 
 import math
 import time
@@ -61,8 +61,8 @@ class JobRoom:
             )
 
     def _fitting(self, needs: Sequence[int]) -> int:
-        """Return the number (from 1) of the largest need that fits, or 0. While requests run, all
-        but the first need must fit into half of the free bytes."""
+        """Return the number (from 1) of the largest need that fits, or 0. While requests run,
+        all but the first must fit into half of the free bytes."""
         account, most = self._account, needs[-1]
         if needs[0] > account.free() + account.spare:
             return 0  # evicting would not suffice

@@ -31,7 +31,6 @@ class MemoryWatch:
         )
 
     def update_ledger(self, ledger: Ledger, features: int = 0) -> None:
-        """Tell the guard what is held between two steps, but for the pool."""
         account = self.share.account
         self.guard.ledger = replace(ledger, limit=account.limit, weights=account.weights)
         self.guard.features = features
@@ -40,6 +39,5 @@ class MemoryWatch:
         device.begin_peak()
 
     def step_done(self, step: StepShape, now: float) -> None:
-        """Tell the planner the bytes that `step` took."""
         transient = device.peak_memory() - device.active_memory()
         self.planner.observe(step, max(0, transient), now)

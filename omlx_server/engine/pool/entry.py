@@ -54,8 +54,8 @@ class Lease(Generic[M]):
 
 
 class PoolEntry(Generic[M]):
-    """One model that was asked for. `released` is set when a user or waiter has gone; `used` is the
-    time.monotonic() of its last use."""
+    """One model that was asked for. `released` is set when a user or waiter has gone; `used` is
+    the time.monotonic() of its last use."""
 
     def __init__(self, wanted: ModelRequest, released: asyncio.Event) -> None:
         self.wanted = wanted
@@ -84,7 +84,7 @@ class PoolEntry(Generic[M]):
 
     @property
     def ttl(self) -> float:
-        """Seconds that it stays unused; 0 for ever. A client can only shorten them."""
+        """Seconds that it stays unused; 0 for ever."""
         if self.keep_seconds is None:
             return self.wanted.ttl
         seconds = min(max(self.keep_seconds, _SHORTEST_TTL), self.wanted.ttl or math.inf)
@@ -122,8 +122,7 @@ class PoolEntry(Generic[M]):
         return waiter
 
     async def wait(self, waiter: asyncio.Future[Lease[M]], patience: float | None) -> Lease[M]:
-        """Wait for a lease. Raises Unavailable after `patience` seconds, or the error of
-        `turn_away`."""
+        """Raises Unavailable after `patience` seconds, or the error of `turn_away`."""
         lease: Lease[M] | None = None
         try:
             async with asyncio.timeout(patience):

@@ -1,5 +1,4 @@
-"""Loads models on demand, one at a time, in the order of requests. A model in use stays; one that
-needs its room waits for it."""
+"""Loads models on demand, one at a time, in the order of requests. One in use stays."""
 
 import asyncio
 import logging
@@ -62,21 +61,14 @@ class ModelPool(Generic[M]):
                 entry.model = changed(entry.model)
 
     def renew(self, wanted: ModelRequest) -> None:
-        """Renew what is known of a model that was asked for."""
         if wanted.key in self._entries:
             self._entries[wanted.key].wanted = wanted
 
     # -- what is asked -------------------------------------------------------------------
 
     async def acquire(self, wanted: ModelRequest) -> Lease[M]:
-        """Return a lease of the model, loading it if needed.
-
-        Raises:
-            Unavailable: it was not loaded in time; or the pool is closed.
-            NoRoom: there will never be room for it.
-            QueueFull: too many wait for it.
-            Whatever its loader raises.
-        """
+        """Return a lease of the model, loading it if needed. Raises Unavailable if not in time
+        or closed, NoRoom if it never fits, QueueFull, and whatever its loader raises."""
         return await self._acquire(wanted, self.patience)
 
     async def load(self, wanted: ModelRequest) -> None:
@@ -94,8 +86,7 @@ class ModelPool(Generic[M]):
         return await entry.wait(waiter, patience)
 
     async def unload(self, key: str) -> None:
-        """Unload a loaded model, even if pinned, once unused. Raises Conflict if it stays in
-        use."""
+        """Unload a model, even if pinned, once unused. Raises Conflict if it stays in use."""
         async with self._turn:
             entry = self._entries.get(key)
             if entry is not None and entry.phase is Phase.LOADED:
@@ -193,7 +184,7 @@ class ModelPool(Generic[M]):
         entry.let_in()
 
     async def _make_room(self, entry: PoolEntry[M]) -> None:
-        """Unload other models until this one fits. Raises NoRoom or Unavailable."""
+        """Raises NoRoom or Unavailable."""
         wanted = entry.wanted
         outcome = plan(self._residents(), wanted.nbytes, self.rules())
         if outcome.never:
@@ -222,8 +213,7 @@ class ModelPool(Generic[M]):
         seconds: float,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> bool:
-        """Wait until nobody uses these models. Return False, and reopen them, after `seconds` or
-        when nobody wants their room."""
+        """Return False, and reopen the models, after `seconds` or when nobody wants their room."""
         for entry in entries:
             entry.phase = Phase.UNLOADING
         drained = False

@@ -40,8 +40,8 @@ class ResidencyPlan:
 
 
 def plan(residents: Sequence[Resident], nbytes: int, rules: Rules) -> ResidencyPlan:
-    """Return which models leave for `nbytes` of weights: unused ones first, the longest unused
-    before others; pinned ones never."""
+    """Return which models leave for `nbytes` of weights: the longest unused first; pinned ones
+    never."""
     stay = [r for r in residents if r.pinned]
     if not _fits([replace(r, live=0) for r in stay], nbytes, rules):
         return ResidencyPlan(never=_why(stay, nbytes, rules))
@@ -58,7 +58,6 @@ def longest_unused(residents: Sequence[Resident]) -> Resident | None:
 
 
 def expired(residents: Sequence[Resident], now: float) -> list[str]:
-    """Return keys of unpinned models that were unused for their `ttl`."""
     return [
         r.key for r in residents if r.ttl and not (r.users or r.pinned) and now - r.used >= r.ttl
     ]
