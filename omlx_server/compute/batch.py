@@ -46,7 +46,7 @@ class LiveBatch:
         adapters: AdapterStore | None = None,
         ranks: Ranks | None = None,
     ) -> None:
-        """Of several `ranks` only the first samples."""
+        """Only the first of several `ranks` samples."""
         self._ranks = ranks
         self._follows = ranks is not None and not ranks.leads
         self._adapters = adapters or AdapterStore()

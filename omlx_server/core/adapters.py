@@ -37,7 +37,6 @@ def digest_of(config: bytes, weights_digest: bytes) -> bytes:
 
 
 def salted(salt: bytes, adapter: Adapter | None) -> bytes:
-    """Return the salt of block keys with this adapter."""
     if adapter is None:
         return salt
     return hashlib.sha256(b"adapter" + adapter.digest + salt).digest()

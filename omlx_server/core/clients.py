@@ -13,8 +13,8 @@ work."""
 
 
 def may_wait(queued: Counter[_Owner], owner: _Owner, most: int) -> bool:
-    """Return whether one more entry of `owner` may join a queue of `most` places. Half as many more
-    are for owners below their share."""
+    """Return whether one more entry of `owner` may join a queue of `most` places. Half as many
+    more are for owners below their share."""
     waiting = queued.total()
     if waiting < most:
         return True

@@ -22,13 +22,12 @@ class Crash:
 
     @property
     def summary(self) -> str:
-        """The error's class only, because its message may quote a prompt."""
+        """The error's class only: its message may quote a prompt."""
         return type(self.error).__name__
 
     @property
     def reason(self) -> str:
-        """The error's message in one line, after its class unless foreseen. Not for work on
-        prompts."""
+        """The message in one line, after its class unless foreseen. Not for work on prompts."""
         line = one_line(self.error)
         return line if self.is_foreseen or line == self.summary else f"{self.summary}: {line}"
 
@@ -39,7 +38,7 @@ class Crash:
 
 
 class Crashes:
-    """The latest crashes of one loop, which is given up after three within a minute."""
+    """A loop's latest crashes. It is given up after three within a minute."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=MOST_CRASHES)
@@ -51,7 +50,7 @@ class Crashes:
 
 
 def guarded(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | Crash:
-    """Run `work` and return its result, or a Crash if it raised."""
+    """Return the result of `work`, or a Crash."""
     try:
         return work(*args, **options)
     except Exception as error:  # noqa: BLE001 - the purpose of this function
@@ -59,7 +58,7 @@ def guarded(work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T | Cra
 
 
 async def guarded_async(work: Awaitable[T]) -> T | Crash:
-    """Await `work` and return its result, or a Crash. Cancellation is raised."""
+    """Return the result of `work`, or a Crash. Cancellation is raised."""
     try:
         return await work
     except Exception as error:  # noqa: BLE001 - as above

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """`ids` include the special tokens. `types` gives the text (0 or 1) of each token; empty means
+    """`ids` include the special tokens. `types` gives each token's text (0 or 1); empty means
     all 0."""
 
     ids: tuple[int, ...]

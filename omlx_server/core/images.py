@@ -23,8 +23,8 @@ def token_ids(digest: bytes, count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ImageSpan:
-    """An image in a prompt: tokens [start, start + count). Text after it is `advance` positions
-    further. Chunks never split a `whole` image."""
+    """Tokens [start, start + count). Text after it is `advance` positions further. Chunks never
+    split a `whole` image."""
 
     start: int
     count: int
@@ -45,7 +45,7 @@ def within(images: Iterable[ImageSpan], start: int, stop: int) -> tuple[ImageSpa
 
 
 def shift(images: Iterable[ImageSpan], position: int) -> int:
-    """Return by how much positions at token `position` differ from its index."""
+    """Return how many positions token `position` is ahead of its index."""
     return sum(image.advance - image.count for image in images if image.stop <= position)
 
 

@@ -60,8 +60,7 @@ class RequestDefaults(SamplingPresets):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams(SamplingPresets):
-    """Validated parameters of one sequence. `seed` and a token's position alone decide its random
-    number."""
+    """Validated parameters. `seed` and a token's position alone decide its random number."""
 
     max_tokens: int
     presence_penalty: float = 0.0
@@ -74,13 +73,12 @@ class SamplingParams(SamplingPresets):
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken: a lower temperature would overflow
-        float32."""
+        """Whether to take the likeliest token: a lower temperature would overflow float32."""
         return self.temperature < 1e-5
 
 
 class Constraint(Protocol):
-    """The state of a grammar. Each row advances a copy, on one thread at a time."""
+    """A grammar's state. Each row advances a copy, on one thread at a time."""
 
     @property
     def done(self) -> bool:
@@ -110,11 +108,9 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt, to which `n` answers are wanted. Times are time.monotonic() seconds.
-
-    The lowest `priority` goes first. Raises ValueError for no tokens, an image at the end, or no
-    answer.
-    """
+    """One prompt, to which `n` answers are wanted. Times are time.monotonic() seconds. The
+    lowest `priority` goes first. Raises ValueError for no tokens, an image at the end, or no
+    answer."""
 
     id: RequestId
     tokens: tuple[int, ...]

@@ -91,8 +91,8 @@ class RowCut:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The work of one turn. `decodes` are exactly the rows that are live after `drops`. `tails` are
-    cut before the drops, `row_cuts` after the decode."""
+    """The work of one turn. `decodes` are exactly the rows that are live after `drops`. `tails`
+    are cut before the drops, `row_cuts` after the decode."""
 
     drops: tuple[SequenceId, ...] = ()
     tails: tuple[RowCut, ...] = ()

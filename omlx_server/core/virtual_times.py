@@ -1,7 +1,5 @@
-"""Fair sharing: the owner whose work has taken the fewest seconds is next. Pure.
-
-Newcomers start at the clock of their level. (The virtual clock of WF2Q+, J. Bennett and H. Zhang.)
-"""
+"""Fair sharing: the owner whose work has taken the fewest seconds is next. Newcomers start at
+the clock of their level (the virtual clock of WF2Q+, J. Bennett and H. Zhang). Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection
@@ -63,5 +61,4 @@ class VirtualTimes:
 
 
 def _paths(owner: Owner) -> list[Owner]:
-    """Return the owner and all above it, outermost first."""
     return [owner[:depth] for depth in range(1, len(owner) + 1)]

@@ -1,7 +1,7 @@
 """Turns of models and jobs on the device. Lives on the mlx thread.
 
-Each client has an equal part, divided among its models and all jobs. Who got least of a part is
-next. A model with an urgent prompt goes first for `URGENT_PART` of the time, uncharged.
+Each client has an equal part, divided among its models and all jobs. The user that got least of its
+part is next. A model with an urgent prompt goes first for `URGENT_PART` of the time, uncharged.
 """
 
 import math

@@ -11,7 +11,7 @@ PayloadId = NewType("PayloadId", int)
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """`tokens` from position `start` on, after the block (or root) with key `parent`."""
+    """`tokens` from `start` on, after the block (or root) with key `parent`."""
 
     parent: BlockKey
     start: int
@@ -27,7 +27,7 @@ class Size:
 
 
 class Worth(IntEnum):
-    """Why a checkpoint is kept: an end of a prompt or answer (NEWEST), such an end that was passed
+    """Why a checkpoint is kept: an end of a prompt or answer (NEWEST), one that was passed
     (SUPERSEDED), a branch (SHARED), or a regular grid (LATTICE)."""
 
     SUPERSEDED = 0
@@ -38,7 +38,7 @@ class Worth(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Checkpoint:
-    """The recurrent state of a sequence after its first `position` tokens."""
+    """The recurrent state after the first `position` tokens."""
 
     id: PayloadId
     block: "Block"
@@ -51,8 +51,8 @@ class Checkpoint:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Tokens [start, stop) after those of its ancestors. `users` counts running sequences that
-    refer to it; `used` is the tick of its last use."""
+    """Tokens [start, stop) after its ancestors'. `users` counts running sequences that refer to
+    it; `used` is the tick of its last use."""
 
     id: PayloadId
     key: BlockKey
@@ -104,8 +104,7 @@ class Match:
         return self.partial or (self.blocks[-1] if self.blocks else None)
 
     def checkpoints(self) -> dict[int, Checkpoint]:
-        """Return the checkpoints within the match by position, also siblings' with the same
-        tokens."""
+        """Return the checkpoints by position, also siblings' with the same tokens."""
         checkpoints: dict[int, Checkpoint] = {}
         for block in self.path:
             assert block.parent is not None

@@ -17,8 +17,8 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """The layout of a model's caches, in tokens. With `stores_decoded` answers become blocks too.
-    With `refers` caches and blocks share bytes, except a sequence's first `copies` stored
+    """The layout of a model's caches, in tokens. With `stores_decoded` answers become blocks
+    too. With `refers` caches and blocks share bytes, except a sequence's first `copies` stored
     tokens."""
 
     kinds: frozenset[LayerKind]

@@ -57,7 +57,7 @@ class EvictionOrder(Generic[K, B]):
             self.note(key)
 
     def note(self, key: K) -> None:
-        """Queue a block for eviction if it may go. Call it after each insert, use and release."""
+        """Queue a block if it may go. Call it after each insert, use and release."""
         block = self._blocks.get(key)
         if block is None or not self._may_go(block):
             return
@@ -67,7 +67,7 @@ class EvictionOrder(Generic[K, B]):
             heapq.heapify(self._heap)
 
     def next_block(self) -> B | None:
-        """Return the block to evict next, which the caller must remove."""
+        """Return the next block, which the caller must remove."""
         while self._heap:
             used, key = heapq.heappop(self._heap)
             block = self._blocks.get(key)
@@ -113,7 +113,7 @@ class HotOrder(EvictionOrder[PayloadId, Block]):
         return min(free, key=lambda c: (min(c.worth, Worth.NEWEST), c.used), default=None)
 
     def by_use(self) -> list[CacheEntry]:
-        """Return blocks by their last use, each followed by its checkpoints, parents first."""
+        """Return blocks by last use, parents first, each followed by its checkpoints."""
         used: dict[PayloadId, int] = {}
         for block in sorted(self._blocks.values(), key=lambda block: -block.start):
             used[block.id] = max(block.used, used.get(block.id, 0))

@@ -51,7 +51,7 @@ class BlockIndex:
     # -- look up -------------------------------------------------------------------------
 
     def match(self, root: BlockKey, tokens: Sequence[int]) -> Match:
-        """Return the longest known prefix of `tokens`. Does not modify."""
+        """Return the longest known prefix. Does not modify."""
         node = self._roots.get(root)
         blocks: list[Block] = []
         while node is not None:
@@ -81,7 +81,7 @@ class BlockIndex:
     # -- come and go ---------------------------------------------------------------------
 
     def insert(self, place: BlockPlace, size: Size) -> PayloadId | None:
-        """Add a block and return its id; None when it is covered, or its parent is not here."""
+        """Return a block's id; None when it is covered, or its parent is not here."""
         parent = self._by_key.get(place.parent) if place.start else self._root(place.parent)
         if parent is None or parent.stop != place.start or len(place.tokens) > self.block_size:
             return None
@@ -108,7 +108,7 @@ class BlockIndex:
         return [*blocks, *(c for block in blocks for c in block.checkpoints.values())]
 
     def add_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
-        """Add a checkpoint and return its id; None when it is known, or no block reaches it."""
+        """Return its id; None when it is known, or no block reaches it."""
         above = self._by_key.get(place.parent) if place.start else self._roots.get(place.parent)
         if above is None or above.stop != place.start:
             return None
@@ -284,7 +284,6 @@ class BlockIndex:
         return removed
 
     def _replace_short_ones(self, block: Block) -> None:
-        """Drop covered short siblings; a leased one is evicted first."""
         assert block.parent is not None
         for sibling in list(block.parent.by_first[block.tokens[0]]):
             covered = sibling is not block and block.begins(sibling.tokens)
@@ -319,7 +318,6 @@ class BlockIndex:
 
 
 def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:
-    """Return the child that shares the most of tokens[start:], and how many."""
     if start >= len(tokens):
         return None, 0
     best, longest = None, (0, 0)

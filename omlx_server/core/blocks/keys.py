@@ -36,7 +36,6 @@ def namespace_id(namespace: str) -> str:
 
 
 def chain(root: BlockKey, tokens: Sequence[int], size: int) -> list[BlockKey]:
-    """Return the keys of all full blocks of a sequence."""
     keys, parent = [], root
     for start in range(0, len(tokens) - size + 1, size):
         parent = block_key(parent, tokens[start : start + size])

@@ -10,8 +10,7 @@ from omlx_server.core.request import Miss
 
 @dataclass(slots=True, eq=False)
 class BlocksInUse:
-    """The full blocks to which a sequence's caches refer. The first `copied` tokens may be in its
-    caches too."""
+    """The full blocks to which caches refer. The first `copied` tokens may be in them too."""
 
     path: list[Block] = field(default_factory=list)
     at_work: bool = False
@@ -23,13 +22,13 @@ class BlocksInUse:
 
     @property
     def referred(self) -> int:
-        """The tokens that its caches only refer to."""
+        """The tokens that the caches only refer to."""
         return max(0, self.tokens - self.copied)
 
 
 @dataclass(slots=True, eq=False)
 class PrefixHandle:
-    """One prompt's state in the prefix cache: leases, and what it awaits from the cold tier."""
+    """One prompt's leases, and what it awaits from the cold tier."""
 
     root: BlockKey
     tokens: tuple[int, ...]
@@ -54,8 +53,7 @@ class PrefixHandle:
         return bool(self.reading or self.question)
 
     def next_stop(self, position: int, grid: int) -> int:
-        """Return where a chunk ends: at a multiple of `grid`, a checkpoint, or a prompt's near
-        end."""
+        """Return a chunk's end: at a multiple of `grid`, a checkpoint, or a prompt's near end."""
         stop = (position // grid + 1) * grid
         stop = len(self.tokens) if len(self.tokens) <= stop + grid // 8 else stop
         return min((at for at in self.checkpoints_at if position < at < stop), default=stop)

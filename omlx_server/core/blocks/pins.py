@@ -143,7 +143,7 @@ class PinnedBlocks:
 def checkpoints_to_pin(
     match: Match, root: BlockKey, tokens: Sequence[int], blocks: Sequence[BlockKey], size: int
 ) -> list[BlockKey]:
-    """Return the keys of a prompt's deepest checkpoint in memory and the one at its end."""
+    """Return the keys of a prompt's deepest checkpoint and the one at its end."""
     keys = []
     for end in sorted({len(tokens), max(match.checkpoints(), default=len(tokens))}):
         start = (end - 1) // size * size

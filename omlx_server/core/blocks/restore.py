@@ -1,8 +1,5 @@
-"""Computes how much of a known prefix can be restored. Pure.
-
-DELTA, WINDOW  up to any token in a block
-CHECKPOINT     at the position of a checkpoint only
-"""
+"""Computes how much of a known prefix can be restored: up to a checkpoint with recurrent state,
+else any token. Pure."""
 
 from dataclasses import dataclass
 

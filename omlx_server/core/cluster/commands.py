@@ -1,5 +1,5 @@
-"""Commands of rank 0 to its followers, which run them in order. A block has the same id on every
-rank."""
+"""Commands of rank 0 to its followers, which run them in order. Blocks have the same ids on
+every rank."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +16,6 @@ _GREEDY = SamplingParams(max_tokens=1, temperature=0)
 
 @dataclass(frozen=True, slots=True)
 class LaunchStep:
-    """Run the tails, drops, decode and row cuts of a step."""
-
     step: Step
 
 
@@ -31,8 +29,6 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Run the restores and chunks of a step."""
-
     step: Step
 
 
@@ -89,14 +85,14 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Forget the model's blocks in the cold tier, or the descendants of these keys."""
+    """Forget a model's blocks in the cold tier, or the descendants of these keys."""
 
     keys: Sequence[BlockKey] | None
 
 
 @dataclass(frozen=True, slots=True)
 class ClearAll:
-    """Forget all models' blocks in the cold tier."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +123,7 @@ class ProbeForward:
 
 @dataclass(frozen=True, slots=True)
 class Width:
-    """Run a forward over so many tokens with empty caches."""
+    """Run a forward over this many tokens with empty caches."""
 
     tokens: int
 
@@ -174,7 +170,7 @@ def chunks_of(step: Step, left: Sequence[Chunk]) -> Step:
 
 
 def with_contexts(step: Step) -> Step:
-    """Return the step with contexts of the right length again."""
+    """Undo `chunks_of`, with contexts of the right length."""
     return replace(step, chunks=tuple(map(_chunk_with_contexts, step.chunks)))
 
 

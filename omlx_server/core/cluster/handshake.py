@@ -29,8 +29,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The model to load on `size` ranks: its possible names, the fingerprint of its files, its KV
-    scheme (name, bits, group size), its block size."""
+    """The model to load on `size` ranks: its possible names, its fingerprint, its KV scheme
+    (name, bits, group size), its block size."""
 
     size: int
     ips: Sequence[str]
@@ -49,12 +49,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class RollCall:
-    """A request for another `Ready`, since MLX must not wait for a stopped rank."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class Formation:
-    """The addresses of all ranks; with `sums` they only sum arrays of (bytes, rounds)."""
+    """All ranks' addresses; with `sums` they only sum arrays of (bytes, rounds)."""
 
     addresses: Sequence[Sequence[str]]
     sums: Sequence[tuple[int, int]] = ()

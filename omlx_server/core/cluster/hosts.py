@@ -24,7 +24,7 @@ Devices = Sequence[Sequence[Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine of one rank: its `ssh` name, and its IPv4 addresses for other ranks."""
+    """The machine of one rank: its `ssh` name, and IPv4 addresses for other ranks."""
 
     ssh: str
     ips: Sequence[str]
@@ -36,7 +36,7 @@ class Host:
 
 
 def parsed(text: str) -> list[Host]:
-    """Parse a hosts file. Raises ValueError with a reason in one line."""
+    """Raises ValueError with a reason in one line."""
     try:
         entries = json.loads(text)
     except ValueError as error:

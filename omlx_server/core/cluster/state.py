@@ -8,9 +8,8 @@ from omlx_server.core.cluster.handshake import Alive
 
 
 class RankStatus(StrEnum):
-    """AWAY: its process does not run, or has not come. CHECKING: it looks for the model. READY: it
-    waits for the others. HERE: it computes. LOST: its connection ended. REFUSED: it can't take
-    part."""
+    """AWAY: not running, or not come. CHECKING: looks for the model. READY: waits for the
+    others. HERE: computes. LOST: its connection ended. REFUSED: can't take part."""
 
     AWAY = "away"
     CHECKING = "checking"

@@ -1,7 +1,5 @@
-"""The index of the cold tier over all namespaces. Pure; owned by the mlx thread.
-
-A block is not evicted while a child of it is here. A child may come before its parent.
-"""
+"""The index of the cold tier over all namespaces. Pure; owned by the mlx thread. A block is not
+evicted while a child of it is here. A child may come before its parent."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -40,8 +40,7 @@ class ReadAhead:
         self.waits.end()
 
     def enter(self, handle: PrefixHandle, prefix: PrefixMatch) -> None:
-        """Read what follows the blocks in memory, if all of it has room. An unlisted tier is asked
-        first."""
+        """Read what follows the blocks in memory, if all of it has room."""
         if self.tier is None:
             return
         if not self.tier.listed:

@@ -1,7 +1,5 @@
-"""Chooses what to read from the cold tier for a prompt. Pure.
-
-Full blocks are found by their keys, the rest by comparing tokens.
-"""
+"""Chooses what to read from the cold tier for a prompt. Full blocks are found by key, the rest
+by their tokens. Pure."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -109,7 +107,6 @@ def recall(
 def _within(
     prompt: RecallPrompt, cold: ColdIndex, layout: CacheLayout, namespace: str, room: int
 ) -> tuple[int, list[Record]]:
-    """Return how far a prompt can be restored with `room` bytes, and the records."""
     records = _blocks(prompt, cold, layout.block_size, namespace, room)
     deepest = max([prompt.known, *(reach(prompt, last) for last in records[-1:])])
     if not layout.checkpointed:
@@ -165,7 +162,7 @@ def _blocks(
 
 
 def reach(prompt: RecallPrompt, record: Record) -> int:
-    """Return up to where a prompt has the tokens of a `record`."""
+    """Return how far a prompt has a record's tokens."""
     return record.start + shared(record.tokens, prompt.tokens[record.start : record.stop])
 
 

@@ -1,4 +1,4 @@
-"""Questions and reads that prompts wait for from the cold tier. Pure; mlx thread."""
+"""Prompts' questions to the cold tier, and reads from it. Pure; mlx thread."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class StoreQuery:
 
 
 class ColdWaits:
-    """Questions and reads for the cold tier; each read serves all prompts that want it."""
+    """Questions and reads; each read serves all prompts that want it."""
 
     def __init__(self) -> None:
         self._reads: list[Record] = []
@@ -106,6 +106,5 @@ class ColdWaits:
 
 
 def comes_early(record: Record, handle: PrefixHandle) -> bool:
-    """Return whether a record came before its parent, which is still being read."""
     others = handle.reading - {record.key}
     return bool(others) if record.part is RecordKind.CHECKPOINT else record.parent in others

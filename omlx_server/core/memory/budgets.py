@@ -41,12 +41,10 @@ def limit_of(
 
 
 def wired_bytes(limit: int, working_set: int | None) -> int:
-    """Return how many bytes macOS lets be wired."""
     return min(limit, working_set) if working_set else 0
 
 
 def hot_cache_bytes(limit: int, taken: int) -> int:
-    """Return the hot tier's budget beside what all else takes."""
     return int(max(limit - taken, limit * _HOT_FLOOR))
 
 

@@ -21,8 +21,8 @@ _FLOAT32 = 4
 
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
-    """Sizes of a model in elements of `width` bytes. At most `most_scores` scores are made at a
-    time (0: all)."""
+    """Sizes in elements of `width` bytes. At most `most_scores` scores are made at a time (0:
+    all)."""
 
     layers: int
     hidden: int
@@ -37,8 +37,7 @@ class EncoderShape:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pass over `rows` texts, padded to `tokens` tokens each, `slice_tokens` of all rows at a
-    time."""
+    """A pass over `rows` texts, padded to `tokens` tokens, `slice_tokens` of all rows at a time."""
 
     rows: int
     tokens: int
@@ -55,7 +54,6 @@ class EncoderPlan:
     factors: tuple[float, float]
 
     def needs(self, one: Pass) -> int:
-        """Return the peak bytes of a pass."""
         activations, scores = terms(self.shape, one)
         inner = int((activations * self.factors[0] + scores * self.factors[1]) * _MARGIN)
         return max(inner + chunk_leftover_bytes(self.shape, one), _ending(self.shape, one)) + _FLOOR

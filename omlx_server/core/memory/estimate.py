@@ -112,8 +112,6 @@ class Correction:
 
 
 class Planner:
-    """Estimates for one model, corrected by what its steps took."""
-
     def __init__(self, model: ModelShape, coefficients: Coefficients, chunk: int = CHUNK) -> None:
         self.model = model
         self.coefficients = coefficients
@@ -137,7 +135,7 @@ class Planner:
         return _rounded(max(wide, deepest) + adapted)
 
     def decode(self, decode: Decode) -> int:
-        """Return the bytes of a decode. One that grows can copy a layer of all rows, or some layers
+        """Return a decode's bytes. One that grows can copy a layer of all rows, or some layers
         twice."""
         terms = decode_terms(self.model, decode)
         steady = self._verifying(decode, terms) if decode.tokens > 1 else self.steady_bytes(terms)
@@ -167,7 +165,7 @@ class Planner:
         )
 
     def _verifying(self, decode: Decode, terms: Terms) -> float:
-        """Return the bytes of a decode of several tokens a row: it attends as a prefill does."""
+        """A decode of several tokens a row attends as a prefill does."""
         as_prefill = times(terms.inner, self.coefficients.alone.deep[:3])
         if self.model.tiles is not None:
             one = decode_terms(self.model, replace(decode, tokens=1))
@@ -175,8 +173,8 @@ class Planner:
         return max(self.steady_bytes(terms), as_prefill)
 
     def live(self, rows: Sequence[int], prefills: Sequence[int] = (), in_blocks: int = 0) -> int:
-        """Return the most bytes of the caches of `rows` and `prefills`, without growing caches of
-        `in_blocks` tokens."""
+        """Return the most bytes of the caches of `rows` and `prefills`, without growing caches
+        of `in_blocks` tokens."""
         layers = self.model.layers
         # Rings hold the whole last chunk, which may exceed the grid.
         longest = self.chunk + self.chunk // 8
@@ -210,7 +208,6 @@ class Planner:
         part.observe(self._at_once(decode, prefill), measured, now)
 
     def _at_once(self, decode: float, prefill: float) -> int:
-        """Return the bytes of a decode and the chunks behind it."""
         return int(decode + 2 * prefill if self.model.beside_host else max(decode, prefill))
 
     def _parts(self, step: StepShape) -> tuple[int, int]:

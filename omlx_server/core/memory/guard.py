@@ -43,8 +43,8 @@ _PORTIONS = 64
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Live caches of `rows` and `prefills` of so many tokens each. They refer to `in_blocks` tokens
-    of blocks of `block_bytes` bytes, of which `idle_bytes` are not in use yet."""
+    """Live caches of `rows` and `prefills` of this many tokens each. They refer to `in_blocks`
+    tokens of blocks of `block_bytes`, of which `idle_bytes` are not in use yet."""
 
     rows: tuple[int, ...] = ()
     prefills: tuple[int, ...] = ()
@@ -76,7 +76,7 @@ class Neighbours(Protocol):
     def at_work(self) -> bool: ...
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
-        """Evict up to `nbytes` from idle models' hot tiers, or the others'. Returns what went."""
+        """Evict up to `nbytes` from idle models' hot tiers, then others'. Returns what went."""
         ...
 
 
@@ -153,7 +153,7 @@ class MemoryGuard:
         )
 
     def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
-        """Return whether all of this can be held at once."""
+        """Return whether all can be held at once."""
         step = self._planner.corrected(self._shape(caches, chunk), now) + self.features
         return self._fits(caches, step + max(self._neighbours.live, self._neighbours.reserved))
 
@@ -212,7 +212,6 @@ class MemoryGuard:
 
     @property
     def floor(self) -> int:
-        """The least bytes of the hot tiers."""
         return max(0, self.limit - self.ledger.weights) // 20
 
     def _room(self, cache: PrefixCache) -> int:
@@ -233,7 +232,7 @@ class MemoryGuard:
             self._shrink(need - self._room(cache), cache)
 
     def _shrink(self, nbytes: int, cache: PrefixCache) -> None:
-        """Evict blocks of idle models first, then our own, then others', in portions."""
+        """Evict idle models' blocks first, then our own, then others', in portions."""
         nbytes = max(nbytes, max(0, self.limit - self.ledger.weights) // _PORTIONS)
         others = self._neighbours
         floor = self.floor // (1 + others.count)

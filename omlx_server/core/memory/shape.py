@@ -19,8 +19,8 @@ MOST_BEHIND = 8
 
 @dataclass(frozen=True, slots=True)
 class TileSizes:
-    """Numbers of quantised keys unpacked at a time, for many or few query rows a head, at least
-    those of `fewest` tokens."""
+    """Quantised keys unpacked at a time, for many or few query rows a head, at least those of
+    `fewest` tokens."""
 
     many_rows: int
     numbers_of_many: int
@@ -31,7 +31,7 @@ class TileSizes:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a model in elements. `width` is in bytes. `intermediate` counts all chosen experts.
+    """Sizes in elements. `width` is in bytes. `intermediate` counts all chosen experts.
     `copied_at_once` bytes of caches exist twice when rows come or go."""
 
     hidden: int
@@ -75,7 +75,7 @@ class Decode:
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """One turn of the engine: the decode, then the prefills one after the other."""
+    """One turn: the decode, then the prefills one after the other."""
 
     decode: Decode | None = None
     prefills: tuple[PrefillShape, ...] = ()

@@ -10,7 +10,7 @@ _PAD_ID = "pad_token_id"
 
 
 def first_position(config: Mapping[str, Any]) -> int:
-    """Return the position of the first token: RoBERTa's family counts from after its padding id."""
+    """RoBERTa's family counts from after its padding id."""
     if "Roberta" not in architecture_of(config):
         return 0
     pad_id = config.get(_PAD_ID)

@@ -27,8 +27,7 @@ class ModelKind(Enum):
 
 
 def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str = "") -> ModelKind:
-    """Return a model's kind by config.json, the classes in modules.json and, for a Qwen3, its
-    name."""
+    """Decide by config.json, the classes in modules.json and, for a Qwen3, its name."""
     architecture = architecture_of(config)
     family, head = _split(architecture)
     if architecture in _QWEN3:

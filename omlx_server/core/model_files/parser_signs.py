@@ -1,4 +1,4 @@
-"""Chooses parsers by signs in a model's template and vocabulary. Pure."""
+"""Chooses parsers by a model's template and vocabulary. Pure."""
 
 from collections.abc import Collection, Mapping
 

@@ -38,7 +38,7 @@ class MappedBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockMap:
-    """Blocks, parents first, and the number of blocks `left_out`."""
+    """Blocks, parents first, and the number `left_out`."""
 
     blocks: tuple[MappedBlock, ...]
     left_out: int
@@ -65,7 +65,6 @@ def mapped(cache: PrefixCache, now: float, most: int) -> Work[BlockMap]:
 
 
 def _chosen(nodes: Sequence[N], most: int, parent_of: Callable[[N], N | None]) -> Work[list[N]]:
-    """Return at most `most` nodes used last, each after its ancestors."""
     chosen: dict[int, N] = {}
     newest = yield from _newest(nodes, most)
     for node in newest:

@@ -27,8 +27,8 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The cached parts of a prompt. From `diverges_at` on no tier has its tokens; `stored` are the
-    nearest branch's."""
+    """The cached parts of a prompt. From `diverges_at` on no tier has its tokens; `stored` are
+    the nearest branch's."""
 
     cached: int
     stretches: tuple[Stretch, ...]

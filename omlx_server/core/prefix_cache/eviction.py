@@ -43,8 +43,7 @@ class Eviction:
                 break
 
     def make_room(self, nbytes: int, floor: int) -> Dropped:
-        """Evict until `nbytes` bytes have gone, or at most `floor` idle bytes remain. Returns what
-        went."""
+        """Evict until `nbytes` have gone, or `floor` idle bytes remain. Returns what went."""
         index, stats, before = self._index, self._stats, self._index.idle_bytes
         stop = max(floor, before - nbytes)
         checkpoints, blocks = stats.evicted_checkpoints, stats.evicted_blocks

@@ -13,7 +13,7 @@ _Beginning = tuple[bytes, BlockKey]
 
 
 class Misses:
-    """Gives the reason of each miss. It remembers prompts per owner, so that no reason reveals
+    """Gives the reason of each miss. Prompts are remembered per owner, so that no reason reveals
     another's."""
 
     def __init__(self, index: BlockIndex) -> None:

@@ -160,7 +160,6 @@ class PrefixCache:
         handle.waiting = True
 
     def let_go(self, handle: PrefixHandle) -> None:
-        """Release the leases of a prompt."""
         for entry in handle.leased:
             self.index.release(entry)
         handle.leased = []
@@ -206,7 +205,7 @@ class PrefixCache:
     # -- what comes from the cold tier ---------------------------------------------------
 
     def note_answer(self, question: int) -> None:
-        """Read what the cold tier has after it answered a question."""
+        """Read what the cold tier has, by its answer."""
         handle = self.read_ahead.waits.take_answer(question)
         if handle is not None:
             prefix = self._find(handle)
@@ -214,8 +213,8 @@ class PrefixCache:
             self.read_ahead.want(handle, self.read_ahead.look(handle, prefix))
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
-        """Take in what came from the cold tier. Returns its id; None when nobody waits for it, it
-        is known, or its parent is not here."""
+        """Take in what came from the cold tier. Returns its id; None when nobody waits for it,
+        it is known, or its parent is not here."""
         waits, tier = self.read_ahead.waits, self.read_ahead.tier
         waiting = waits.take_waiting(record.key)
         if not waiting:

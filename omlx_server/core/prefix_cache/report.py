@@ -11,7 +11,7 @@ from omlx_server.core.blocks.restore import PrefixMatch
 
 @dataclass(slots=True)
 class CacheReport:
-    """Contents and counters of the prefix cache. `in_use` bytes do not count for the budget."""
+    """Contents and counters. `in_use` bytes do not count for the budget."""
 
     nbytes: int = 0
     in_use: int = 0

@@ -1,5 +1,4 @@
-"""Tracks the blocks that running sequences use: they can't be evicted, and count as live memory.
-Pure."""
+"""Tracks the blocks that running sequences use, which can't be evicted. Pure."""
 
 from collections.abc import Sequence
 
@@ -21,8 +20,7 @@ class Uses:
         return self.share(BlocksInUse([*self._full(prefix, prefix.cached)]))
 
     def extend(self, blocks: BlocksInUse, id: PayloadId | None) -> None:
-        """Note that a sequence refers to the block it made, if that is full and follows its
-        others."""
+        """Note that a sequence refers to the block it made, if full and after its others."""
         block = self._index.entry(id) if id is not None else None
         if not isinstance(block, Block) or not (blocks.at_work and self._layout.refers):
             return

@@ -38,7 +38,7 @@ class AtWork:
 
 
 class Admission:
-    """Asks the memory guard what fits. Without a `guard` everything fits."""
+    """Asks the memory guard what fits. Without a `guard` everything does."""
 
     def __init__(self, guard: MemoryGuard | None, cache: PrefixCache, grouping: Grouping) -> None:
         self._guard = guard
@@ -79,7 +79,7 @@ class Admission:
         return self._make_room(step, after, [], work, now)
 
     def fits_as_is(self, work: AtWork, now: float, more: int) -> bool:
-        """Return whether all rows can decode `more` tokens more than one without evicting."""
+        """Return whether all rows can decode `more` tokens without evicting."""
         decode = self._guard.worst_decode(work.lengths, work.leaving) if self._guard else None
         if self._guard is None or decode is None:
             return True
@@ -166,7 +166,6 @@ class Admission:
         return Caches(tuple(rows), in_blocks=in_blocks, block_bytes=nbytes)
 
     def _use(self, prefill: PrefillState) -> tuple[int, int]:
-        """Return the tokens that a prompt's caches refer to, and their unused bytes."""
         if prefill.handle.waiting:
             return self._cache.use_of(prefill.handle, prefill.expected)
         return prefill.handle.blocks.referred, 0

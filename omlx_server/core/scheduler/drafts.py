@@ -66,7 +66,7 @@ class Drafts:
     def plan(
         self, rows: Sequence[Row], limits: SchedulerLimits, fits: Callable[[int], bool]
     ) -> DraftPlan:
-        """Return the next step's drafts. `fits`: memory allows so many tokens more per row."""
+        """Return the next step's drafts. `fits`: memory allows this many tokens more per row."""
         most = _most(rows, limits) if self._speculation is not None else 0
         if not most or any(map(_IN_FLIGHT, rows)):
             return DraftPlan()
@@ -107,7 +107,6 @@ class Drafts:
     def _best(
         self, text_drafts: Sequence[Draft], drafter_drafts: Sequence[Draft], most: int
     ) -> tuple[int, Sequence[Draft]]:
-        """Return the best depth and its drafts, from the text, or mixed with the drafter's."""
         assert self._speculation is not None
         if not (drafter_drafts or any(map(_TOKENS, text_drafts))):
             return 0, text_drafts
@@ -143,8 +142,8 @@ class Drafts:
         return [self._drafter_draft(row, most, limits) for row in rows]
 
     def _drafter_draft(self, row: Row, most: int, limits: SchedulerLimits) -> Draft:
-        """Return a draft from the drafter. None before the row's first token, when recurrent layers
-        have no state, or with images."""
+        """None before the row's first token, when recurrent layers have no state, or with
+        images."""
         drafter = self._speculation.drafter if self._speculation is not None else None
         if drafter is None or drafter.method not in _methods(row, limits) or not row.fed:
             return _NO_DRAFT
@@ -195,7 +194,6 @@ def _drafter_chance(row: Row, drafter: DrafterRecord) -> Chance:
 
 
 def _learn(row: Row, drafter: DrafterRecord, result: SampledRow) -> None:
-    """Learn from the drafter's tokens up to the first wrong one."""
     row_chance = _drafter_chance(row, drafter)
     if not row.by_drafter:
         row_chance.forget()

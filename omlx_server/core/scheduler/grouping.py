@@ -1,8 +1,5 @@
-"""Groups the chunks of a step that are computed in one forward. Pure.
-
-Last chunks of similar shape run together, right-padded. Other chunks, and those with or after
-images, run alone.
-"""
+"""Groups the chunks of a step that are computed in one forward: last chunks of similar shape,
+right-padded. Others, and those with or after images, run alone. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +14,8 @@ _MAX_START_SPREAD = 256
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """`batchable`: rows run together. `pads`: they may differ in length; without it there is
-    recurrent state. Chunks above `most_tokens` run alone."""
+    """`batchable`: rows run together. `pads`: they may differ in length, which recurrent state
+    forbids. Chunks above `most_tokens` run alone."""
 
     batchable: bool = True
     pads: bool = True

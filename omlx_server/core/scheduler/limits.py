@@ -14,8 +14,8 @@ class SchedulerLimits:
     """Limits of the scheduler, in prompt tokens of one step.
 
     `prefill_chunk_tokens` is the chunk grid, and a step's budget while rows decode. Chunks are
-    halved at `halve_chunks_at` tokens and each double of it. Decoding rows keep `decode_share` of
-    the time. One decode feeds at most `most_places` tokens.
+    halved at `halve_chunks_at` tokens and each double. Decoding rows keep `decode_share` of the
+    time. One decode feeds at most `most_places` tokens.
     """
 
     max_batch_size: int = 8

@@ -38,8 +38,8 @@ _MOST_UNREAD = 2
 
 
 class TimeShare:
-    """Keeps a `share` (0 to below 1) of the time for one side. Each second of the other side makes
-    a debt of share / (1 - share) seconds, bounded by its last turn."""
+    """Keeps a `share` (0 to below 1) of the time for one side. Each second of the other makes a
+    debt of share / (1 - share) seconds, bounded by its last turn."""
 
     def __init__(self, share: float) -> None:
         self._debt = 0.0
@@ -192,7 +192,6 @@ class PrefillOrder:
         return sum(map(self.predictions.first_token, before)) / self.predictions.part
 
     def _find_urgent(self, prefills: Collection[PrefillState], now: float) -> None:
-        """Mark the prompts that would miss their told time, and those told earlier."""
         deadlines = [(p.request.priority, p.told, p) for p in prefills if p.told is not None]
         deadlines.sort(key=lambda one: one[:2])
         self.urgent_from, work, latest = math.inf, 0.0, dict[int, float]()
@@ -220,7 +219,6 @@ class PrefillOrder:
         return ranks
 
     def can_begin_anew(self, prefill: PrefillState, now: float) -> bool:
-        """Return whether a preempted prompt would be in time."""
         work = self.predictions.first_token(prefill, anew=True)
         return prefill.told is None or self._latest_start(work, prefill.told) > now
 

@@ -25,8 +25,7 @@ _DEEPEST = 16.0
 
 
 class PrefillPace:
-    """Estimates prefill times: a token's time is a linear function of its depth, fitted to recent
-    chunks."""
+    """Estimates prefill times: a token's time is linear in its depth, fitted to recent chunks."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -58,7 +57,6 @@ class PrefillPace:
 
     @property
     def _slope(self) -> float:
-        """The extra seconds of a token for each token before it."""
         if not (self._depth_variance and self._depth):
             return 0.0
         slope = self._covariance / self._depth_variance
@@ -113,6 +111,6 @@ class Predictions:
         return self._left(row) * self._row_token
 
     def _left(self, row: Row) -> float:
-        """Return the expected rest of an answer. A long one counts as half done."""
+        """A long answer counts as half done."""
         output = len(row.output)
         return min(row.request.sampling.max_tokens - output, max(self._answer - output, output))

@@ -1,5 +1,4 @@
-"""Preempts owners that are far ahead for a prompt that is far behind. Pure; owned by the
-scheduler."""
+"""Preempts owners far ahead for a prompt far behind. Pure; owned by the scheduler."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -21,8 +20,6 @@ _EVEN_LEAD_SECONDS = 8.0
 
 
 class Preemption:
-    """Sends rows and active prompts back to the queue for the next prompt."""
-
     def __init__(
         self,
         cache: PrefixCache,
@@ -39,8 +36,8 @@ class Preemption:
     def preempt_for_next(
         self, limits: SchedulerLimits, work: Callable[[], AtWork], now: float
     ) -> None:
-        """If the next prompt lacks rows or memory, preempt those ahead by more than its work, the
-        furthest first."""
+        """If the next prompt lacks rows or memory, preempt those ahead by more than its work,
+        the furthest first."""
         queues = self._queues
         if not (queues.waiting and limits.fair and self._look_again.has_passed(now)):
             return
@@ -95,7 +92,7 @@ class Preemption:
         return going
 
     def _may_go(self, one: Sequence | PrefillState, first: PrefillState, now: float) -> bool:
-        """Return whether this one may go for `first`. A row must have decoded."""
+        """A row must have decoded."""
         request, order = one.request, self._order
         if now - one.admitted < STAY_SECONDS or request.priority < first.request.priority:
             return False
@@ -124,7 +121,6 @@ class Preemption:
         return rows_of[request.owner_path[:depth]] > rows_of[other.owner_path[:depth]]
 
     def _lost(self, one: Sequence | PrefillState) -> float:
-        """Return the seconds of work that would be done again."""
         cache = self._cache
         computed, used = (
             (one.fed, one.blocks)

@@ -158,7 +158,7 @@ class PrefillPlanner:
         return False
 
     def _go_on(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> bool:
-        """Plan a prompt's next chunk. Returns False after a chunk that must be the step's last."""
+        """Returns False after a chunk that must be the step's last."""
         new = prefill.handle.waiting
         if new:
             self._admit(prefill, plan, now)
@@ -227,7 +227,6 @@ class PrefillPlanner:
 
 
 def _continues(prefill: PrefillState, ended: list[Sequence]) -> bool:
-    """Return whether a prompt begins with that of a leaving row."""
     if not prefill.handle.waiting:
         return False
     prompts = (sequence.request.tokens for sequence in ended)

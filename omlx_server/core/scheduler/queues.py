@@ -136,7 +136,6 @@ class SequenceQueues:
         self.active.append(prefill)
 
     def join(self, prefill: PrefillState) -> None:
-        """Make rows of a prefill whose last chunk is planned."""
         self.active.remove(prefill)
         self._joined.append(prefill.handle)
         for sequence in prefill.sequences:
@@ -167,7 +166,6 @@ class SequenceQueues:
             self._remove_from_prefill(sequence)
 
     def preempt(self, id: SequenceId) -> None:
-        """Send a row or an active prefill back to the queue."""
         for prefill in self.active:
             if any(sequence.id == id for sequence in prefill.sequences):
                 self._preempt_prefill(prefill)
@@ -177,7 +175,6 @@ class SequenceQueues:
         self.requeue_when_read(sequence)
 
     def preempt_lost(self, ids: Iterable[SequenceId]) -> None:
-        """Preempt what refers to lost tokens."""
         for id in ids:
             if id in self.running or any(prefill.key == id for prefill in self.active):
                 self.preempt(id)
@@ -199,8 +196,8 @@ class SequenceQueues:
             self.enqueue(sequences).handle.reuses = reuses
 
     def restart(self) -> list[Sequence]:
-        """Send all computed work back to the queue; results of steps in flight are void. Returns
-        the sequences that were live."""
+        """Queue all computed work again; results of steps in flight are void. Returns the
+        sequences that were live."""
         live = self.rows()
         self._end_use(live)
         self.waiting += self.active

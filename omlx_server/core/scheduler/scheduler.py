@@ -84,7 +84,7 @@ class Scheduler:
         return None
 
     def bound(self, request: Request, now: float) -> float:
-        """Return within how many seconds a new request has its first tokens."""
+        """Return the seconds within which a new request has its first tokens."""
         seconds = self.prefill_order.longest_wait(request, self._prompts())
         for prefill in self.queues.waiting:
             if prefill.request is request and seconds:
@@ -358,7 +358,7 @@ class Scheduler:
         return events
 
     def _end_for_memory(self, sequence: Sequence) -> TokenEvent:
-        """End a sequence for want of memory; one with output ends with LENGTH."""
+        """A sequence with output ends with LENGTH."""
         self.admission.note(Relief.REJECT)
         if sequence.output:
             return self._end(sequence, FinishReason.LENGTH)

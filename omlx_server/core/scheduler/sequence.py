@@ -19,12 +19,9 @@ from omlx_server.core.step import Chunk, Cut, Join, SequenceId
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice of a request.
-
-    Of the `fed` tokens the first `prefilled` were its prefill, the last `drafted` are being
-    verified. `ended_by` is a last token outside the output. `keys` are those of its full blocks
-    after `root`. `came` is in its owner's virtual time.
-    """
+    """One choice of a request. The first `prefilled` of its `fed` tokens were its prefill, the
+    last `drafted` are being verified. `ended_by` is a last token outside the output. `keys` are
+    its full blocks' after `root`. `came` is in its owner's virtual time."""
 
     id: SequenceId
     request: Request
@@ -70,7 +67,7 @@ class Sequence:
             self.drafted = 0
 
     def place(self, cut: Cut, size: int) -> BlockPlace:
-        """Return the place of a cut's tokens. Raises ValueError when not all are read yet."""
+        """Raises ValueError when not all of a cut's tokens are read yet."""
         start = first_token(cut, size)
         while len(self.keys) * size < start:
             at, above = len(self.keys) * size, self.keys[-1] if self.keys else self.root

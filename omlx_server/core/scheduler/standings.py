@@ -1,4 +1,4 @@
-"""The place of each request and what it waits for, for status pages and logs. Pure; mlx thread."""
+"""The place of each request and what it waits for. Pure; mlx thread."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Standing:
     restored: int = 0
 
     def line(self, now: float) -> str:
-        """Return a line for the log, without text of the prompt."""
+        """Return a log line without the prompt's text."""
         return (
             f"{self.request} is {self.place}, of {now - self.arrived:.1f} s: {self.prompt} tokens "
             f"to read, {self.computed} computed, {self.choices} choices, {self.output} tokens "

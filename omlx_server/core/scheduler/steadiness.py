@@ -20,7 +20,7 @@ class Steadiness:
 
     @property
     def holds(self) -> bool:
-        """Whether the next step only decodes, and memory is enough for it."""
+        """Whether the next step only decodes, and memory is enough."""
         return self._left > 0 and not self._queues.active and self._seen == self._here
 
     @property

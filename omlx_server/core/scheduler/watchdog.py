@@ -1,5 +1,4 @@
-"""Detects requests that wait although nothing can end their wait: a fault of the bookkeeping.
-Pure."""
+"""Detects requests that wait although nothing can end their wait. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

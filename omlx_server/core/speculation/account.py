@@ -1,8 +1,5 @@
-"""The balance of what speculation costs and gains. Pure.
-
-Each step pays in a little, gains pay in too, and a draft is tried only when the balance covers its
-loss.
-"""
+"""The balance of what speculation costs and gains. Pure. Each step pays in a little, gains pay
+in too, and a draft is tried only when the balance covers its loss."""
 
 _SHARE = 0.01
 # Plain steps: the first balance, and the highest. A loss below -_FIRST is forgiven.
@@ -11,8 +8,6 @@ _MOST = 8.0
 
 
 class DraftBalance:
-    """The balance, in the time of plain steps."""
-
     def __init__(self) -> None:
         self._balance = _FIRST
 

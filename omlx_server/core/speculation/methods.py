@@ -32,8 +32,7 @@ def methods_of(mode: Mode) -> frozenset[Method]:
 
 
 class DraftVerification(Flag):
-    """Whether rows can verify drafts alone or beside others: wrong ones must be taken back from
-    their caches."""
+    """Whether rows can verify drafts, alone or beside others."""
 
     NEVER = 0
     ALONE = auto()

@@ -16,8 +16,7 @@ _KNOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class DrafterRecord:
-    """Measured speed and accuracy of a draft model or heads, which draft a token of each row in one
-    forward."""
+    """Measured speed and accuracy of a drafter, which drafts a token of each row in one forward."""
 
     method: Method
     costs: StepCosts
@@ -37,7 +36,7 @@ class DrafterRecord:
 
 
 class DraftController:
-    """Decides on the drafts of one model from its step `costs` and draft balance."""
+    """Decides on one model's drafts from its step `costs` and draft balance."""
 
     def __init__(self, costs: StepCosts, drafter: DrafterRecord | None = None) -> None:
         self._costs = costs
