@@ -29,8 +29,8 @@ def run(
     model: str,
     plan: BenchPlan = PLAN,
 ) -> int:
-    """Measure the server and print the result; files are checked first. Raises UsageError for a
-    file, or without matplotlib or a model, else OmlxError."""
+    """Print the measured figures. Raises UsageError for a file, or without matplotlib or a
+    model, else OmlxError."""
     painter = _painter(plot) if plot else None
     before = read(against) if against else None
     name = _model(server, model)

@@ -1,4 +1,4 @@
-"""The rounds of a measurement: warm up, first tokens, decoding, turns of a talk. asyncio."""
+"""The rounds of a measurement: warm up, first tokens, decoding, turns of a talk."""
 
 import asyncio
 import time
@@ -33,7 +33,6 @@ class ServerBench:
         self._decode = 0.0
 
     async def run(self) -> list[Figure]:
-        """Carry out the plan. Raises OmlxError."""
         plan = self._plan
         await self._warm_up()
         parts = slices(time.monotonic(), plan.seconds, plan.first_share, plan.decode_share)

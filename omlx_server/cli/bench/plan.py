@@ -1,12 +1,12 @@
-"""The plan of a measurement, and how much of it fits into the time. Pure."""
+"""The plan of a measurement, and how much of it fits into the time."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """The plan of a measurement. Lengths are in tokens. The rounds after the warm-up may take
-    `seconds`; the longest prompts and the most streams are left out first."""
+    """Lengths are in tokens. The rounds after the warm-up may take `seconds`; the longest
+    prompts and the most streams are left out first."""
 
     seconds: float = 60.0
     repeats: int = 3
@@ -33,7 +33,7 @@ class TimeSlice:
         return max(0.0, self.end - now)
 
     def repeats(self, now: float, cost: float, most: int) -> int:
-        """Return how often something that takes `cost` seconds fits in, up to `most`."""
+        """Return how often `cost` seconds fit in, up to `most`."""
         return most if cost <= 0 else min(most, int(self.left(now) / cost))
 
 

@@ -1,4 +1,4 @@
-"""Draws a result: one panel per group, with an earlier run. It imports matplotlib, an extra."""
+"""Draws a result and an earlier run with matplotlib, an extra."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +20,6 @@ _AXES = {
 
 
 def save(result: Result, before: Result | None, path: Path) -> None:
-    """Write a PNG. Raises OSError."""
     groups = [group for group in FigureGroup if result.of(group)]
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         picture = Picture(figsize=(10, 7), layout="constrained")

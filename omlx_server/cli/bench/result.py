@@ -1,4 +1,4 @@
-"""The result of a run: each figure with its values, and how it compares with an earlier run."""
+"""The result of a run, and how it compares with an earlier one."""
 
 from dataclasses import asdict, dataclass
 from enum import Enum
@@ -15,8 +15,6 @@ SCHEMA = 1
 
 
 class FigureGroup(Enum):
-    """Kinds of figures, in the order of the output."""
-
     COLD = "ttft_cold"
     WARM = "ttft_warm"
     DECODE = "decode"
@@ -45,9 +43,9 @@ _TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured figure. `values` are seconds, or tokens per second for DECODE. `at` is the
-    wanted number of prompt tokens, or of streams, or the number of the turn. `prompt_tokens` and
-    `cached_tokens` are medians, `drafted` a share; None where the server does not tell."""
+    """`values` are seconds, or tokens per second for DECODE. `at` is the number of prompt
+    tokens, streams, or the turn. `prompt_tokens` and `cached_tokens` are medians, `drafted` a
+    share; None if unknown."""
 
     group: FigureGroup
     at: int
@@ -82,7 +80,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The figures of one run, which took `seconds`. `notes` say what was left out, and why."""
+    """The figures of one run, which took `seconds`. `notes` say what was left out."""
 
     url: str
     model: str
@@ -105,7 +103,7 @@ class Result:
 
 
 def read(path: Path) -> Result:
-    """Read a result that --json has written. Raises UsageError if the file is none."""
+    """Read a result of --json. Raises UsageError if the file is none."""
     try:
         document = msgspec.json.decode(path.read_bytes())
         if document["schema"] != SCHEMA:
@@ -120,8 +118,8 @@ def read(path: Path) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The change of a figure. `ratio` is above 1 if the new median is better, and 0 if unknown.
-    `is_clear`: the values of the two runs do not overlap."""
+    """The change of a figure. `ratio` is above 1 if the new median is better, 0 if unknown.
+    `is_clear`: the values of the runs do not overlap."""
 
     ratio: float
     is_clear: bool

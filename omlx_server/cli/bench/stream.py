@@ -1,7 +1,7 @@
-"""When the tokens of answers came, and how fast. Pure; times are seconds on one clock.
+"""When the tokens of answers came, and how fast. Times are seconds on one clock.
 
-The bytes are parsed when the answer is over. An event may carry several tokens, so each counts as
-`tokens / len(times)`.
+Bytes are parsed when the answer is over. Events may carry several tokens, so each counts as `tokens
+/ len(times)`.
 """
 
 import json
@@ -44,12 +44,8 @@ class Stream:
 
 
 def decode_rate(streams: Sequence[Stream]) -> float | None:
-    """Return the tokens per second of all streams together while every stream decodes; None if they
-    never do at the same time.
-
-    start   the last stream has its first token
-    end     the first stream has its last token
-    """
+    """Return the tokens per second of all streams together while every stream decodes; None if
+    they never do."""
     start = max(stream.first for stream in streams)
     end = min(stream.last for stream in streams)
     tokens = sum(stream.tokens_between(start, end) for stream in streams)
@@ -57,8 +53,8 @@ def decode_rate(streams: Sequence[Stream]) -> float | None:
 
 
 def events(pieces: Iterable[Piece]) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Yield for each `data:` line but [DONE] the time at which it was complete, and its JSON.
-    Raises ValueError if a line is no JSON."""
+    """Yield the time and JSON of each `data:` line but [DONE]. Raises ValueError for other
+    lines."""
     line_start = b""
     for at, piece in pieces:
         *lines, line_start = (line_start + piece).split(b"\n")

@@ -1,4 +1,4 @@
-"""A result as text: one line per figure, with its change since an earlier run."""
+"""A result as text, with each figure's change since an earlier run."""
 
 from collections.abc import Iterator
 

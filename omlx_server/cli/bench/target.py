@@ -1,4 +1,4 @@
-"""A client of the server that is measured: streamed chat completions, several at once."""
+"""A client of the measured server: streamed chat completions, several at once."""
 
 import time
 from collections.abc import Sequence
@@ -30,8 +30,7 @@ class BenchRefusal(OmlxError):
 
 @dataclass(frozen=True, slots=True)
 class BenchReply:
-    """One answer. `prompt_tokens` is 0, and `cached` and `drafted` are None, where the server does
-    not tell."""
+    """`prompt_tokens` is 0, and `cached` and `drafted` are None, where the server does not tell."""
 
     stream: Stream
     prompt_tokens: int
@@ -41,7 +40,7 @@ class BenchReply:
 
 
 class BenchTarget:
-    """A client for one model of one server. Use it inside one event loop."""
+    """A client for one model of one server, within one event loop."""
 
     def __init__(self, server: ServerClient, model: str) -> None:
         self._url = server.url
@@ -62,7 +61,7 @@ class BenchTarget:
         return bool(self._extra)
 
     async def ask_first(self, messages: Sequence[Message], out: int) -> BenchReply:
-        """Ask; if the server refuses `ignore_eos`, leave it out from now on."""
+        """Ask; leave `ignore_eos` out from now on if the server refuses it."""
         try:
             return await self.ask(messages, out)
         except BenchRefusal:
@@ -99,7 +98,7 @@ def _refused(response: httpx.Response) -> OmlxError:
 
 
 def reply_of(sent: float, pieces: Sequence[Piece]) -> BenchReply:
-    """Return the answer of a stream. An answer without text counts as come at its end. Raises
+    """Return the answer of a stream. One without text counts as come at its end. Raises
     OmlxError if the stream reports an error."""
     times: list[float] = []
     texts: list[str] = []

@@ -1,5 +1,5 @@
-"""Prompts of about a length in tokens, for a server whose tokenizer is unknown. Each starts with
-its own random word, so that no cache helps, and asks for a long answer."""
+"""Prompts of about a length in tokens, for an unknown tokenizer. Each starts with its own random
+word, so that no cache helps."""
 
 import random
 import secrets
@@ -28,7 +28,7 @@ class Scale:
 
 
 def scale_of(few: int, tokens_of_few: int, many: int, tokens_of_many: int) -> Scale:
-    """Return the scale by two prompts whose tokens the server has counted, or the default one."""
+    """Return the scale by two prompts with counted tokens, or the default one."""
     per_word = (tokens_of_many - tokens_of_few) / (many - few)
     if per_word <= 0:
         return Scale()
@@ -40,7 +40,6 @@ def user(text: str) -> Message:
 
 
 def fresh(words: int) -> list[Message]:
-    """Return a prompt of random words that was never asked before."""
     return [user(f"{secrets.token_hex(8)} {TASK} {drawn(words)}")]
 
 

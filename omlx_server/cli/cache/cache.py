@@ -1,5 +1,5 @@
 """`omlx-server cache stats`, `verify`, `clear` and `trim`. Those that remove blocks take the
-directory's lock, which a running server holds."""
+directory's lock."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -118,8 +118,8 @@ def cache_settings(
 def opened(
     cache: CacheSettings, *, hint: str = _INSTEAD, what: str = "removed"
 ) -> Iterator[ColdDirectory]:
-    """Yield the directory of the cold tier. Raises UsageError if a running server holds the lock,
-    so that nothing can be `what`, and OmlxError."""
+    """Yield the cold tier's directory. Raises UsageError if a running server holds the lock, so
+    that nothing can be `what`, and OmlxError."""
     cold = ColdDirectory(cache.cold_dir)
     try:
         yield cold
@@ -256,7 +256,6 @@ def _trim(cold: ColdDirectory, files: Files, target: int) -> list[StoredFile]:
 
 
 def take_stock(cold: ColdDirectory) -> Inventory:
-    """Read the facts that decide which blocks are removed first."""
     blocks, records = cold.blocks(), []
     with open_display() as display:
         for done, record in enumerate(cold.heads(blocks), start=1):

@@ -1,5 +1,5 @@
-"""`omlx-server cache export`: writes the stored blocks of a prompt to an archive. It only reads the
-cold tier, so it works beside a running server."""
+"""`omlx-server cache export`: writes a prompt's stored blocks to an archive, also beside a
+running server."""
 
 import sys
 import time

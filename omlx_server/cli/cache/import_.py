@@ -115,8 +115,8 @@ def _warnings(
 
 
 def _difference(about: ArchiveOrigin, uses: list[NamespaceUse]) -> str:
-    """Return how the model of that name here differs from the archive's; empty if none is known. A
-    namespace is FINGERPRINT|KV_FORMAT|BLOCK_TOKENS."""
+    """Return how that model differs here; empty if unknown. A namespace is
+    FINGERPRINT|KV_FORMAT|BLOCK_TOKENS."""
     theirs = about.namespace
     ours = [u.description.namespace for u in uses if u.description and u.is_of(about.model)]
     if not ours:

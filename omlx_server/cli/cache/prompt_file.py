@@ -17,8 +17,8 @@ _EXAMPLE = 'expected a list of messages, as in [{"role": "user", "content": "Hi"
 
 
 def tokens_of_text(model: Path, name: str) -> list[tuple[int, ...]]:
-    """Return the token ids of the text in the file `name`. If the tokenizer has a bos token but did
-    not put it first, a second list has it. Raises UsageError."""
+    """Return the token ids of the text file `name`. If the tokenizer has a bos token but did not
+    put it first, a second list has it. Raises UsageError."""
     _spare_advice()
     from omlx_server.text.tokenizer import Tokenizer
 
@@ -31,9 +31,8 @@ def tokens_of_text(model: Path, name: str) -> list[tuple[int, ...]]:
 
 
 def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
-    """Return the token ids of a conversation by the chat template. The file `name` holds a JSON
-    list of messages or the body of a chat completion. Unless the last message is the assistant's,
-    they end where the answer begins. Raises UsageError."""
+    """Return the token ids of a JSON list of messages or a chat completion's body. Unless the
+    last message is the assistant's, they end where the answer begins. Raises UsageError."""
     body = _parse(name)
     messages = _messages(body["messages"], name)
     _spare_advice()

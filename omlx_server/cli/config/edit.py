@@ -1,5 +1,5 @@
-"""`omlx-server config edit`: opens a copy of the config file, the draft, in the user's editor. A
-valid draft replaces the file; an invalid one stays beside it, so that no work is lost."""
+"""`omlx-server config edit`: opens a draft of the config file. A valid draft replaces the file;
+an invalid one stays beside it."""
 
 import os
 import shlex

@@ -1,5 +1,4 @@
-"""`omlx-server config show`, `get`, `validate`, `schema` and `path`: print the settings as TOML or
-JSON. Secrets show as stars."""
+"""`omlx-server config show`, `get`, `validate`, `schema` and `path`. Secrets show as stars."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -41,7 +40,7 @@ def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) ->
 
 
 def validate(*, config: Path | None) -> int:
-    """Check the settings and print warnings. Raises ConfigError for what `serve` would refuse."""
+    """Print warnings. Raises ConfigError for what `serve` would refuse."""
     loaded = load_settings(config)
     check_all(loaded.settings)
     cache = loaded.settings.cache
@@ -68,8 +67,8 @@ def path(*, config: Path | None) -> int:
 
 
 def value_in_force(dotted: str, loaded: settings.Loaded) -> object:
-    """Return the value of a key for JSON. Raises ConfigError for an unknown key, and OmlxError for
-    an override that is not set."""
+    """Return a key's value for JSON. Raises ConfigError for an unknown key, OmlxError for an
+    unset override."""
     if is_override(dotted):
         models = loaded.settings.models.overrides
         return find_override(dotted, models).value_in(loaded.settings)

@@ -1,5 +1,4 @@
-"""The coding agents that `launch` can start, and their options. docs/clients.md names the versions
-that were tried."""
+"""The coding agents that `launch` can start. docs/clients.md names the versions that were tried."""
 
 import hashlib
 import json
@@ -20,7 +19,7 @@ _FILES = "~/.cache/omlx_server/launch"
 @dataclass(frozen=True, slots=True)
 class LaunchCommand:
     """How a client is started. Variables in `unset` would lead it to another server. `files` are
-    contents by path. `install` is the command that installs the client."""
+    contents by path; `install` installs the client."""
 
     install: str
     command: tuple[str, ...]

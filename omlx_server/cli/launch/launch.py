@@ -1,5 +1,5 @@
-"""`omlx-server launch`: becomes a coding agent that uses this server. The agent's own settings
-stay. An API key is passed on, but never printed."""
+"""`omlx-server launch`: becomes a coding agent that uses this server. An API key is passed on,
+but never printed."""
 
 import os
 import shlex

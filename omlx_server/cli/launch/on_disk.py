@@ -11,7 +11,6 @@ from omlx_server.settings.overrides import context_of
 
 
 def listing_on_disk(name: str, settings: Settings) -> dict[str, Any] | None:
-    """Return the listing of a model or adapter; None if there is none."""
     try:
         model, _ = with_adapter(settings.models.resolve_alias(name), settings)
     except UsageError:

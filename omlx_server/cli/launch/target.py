@@ -22,7 +22,7 @@ Listing = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LaunchTarget:
-    """The server and the model for a client. `key` is never empty: clients insist on one. `context`
+    """The server and model for a client. `key` is never empty: clients insist on one. `context`
     is in tokens, 0 if unknown."""
 
     url: str
@@ -41,8 +41,8 @@ def target_of(
     server: ServerClient, model: str, settings: Settings, *, must_answer: bool
 ) -> LaunchTarget:
     """Return `model`, or else the server's first model that chats; without an answer the default
-    model and what its files say. Raises NoAnswer if the server `must_answer`, UsageError if the
-    model is unknown or can't chat, else OmlxError."""
+    model by its files. Raises NoAnswer if the server `must_answer`, UsageError if the model is
+    unknown or can't chat, else OmlxError."""
     usual = model or settings.models.default or STARTER.name
     served = _served(server, usual, settings, must_answer=must_answer)
     chosen = choose(server.url, served, model) or usual
@@ -55,8 +55,8 @@ def target_of(
 
 
 def choose(url: str, served: Mapping[str, Listing], model: str) -> str:
-    """Return `model`, or else the first that chats; empty if there is neither. Ollama's
-    `NAME:latest` means NAME. Raises UsageError if the model is not served or can't chat."""
+    """Return `model`, or else the first that chats, if any. Ollama's `NAME:latest` means NAME.
+    Raises UsageError if the model is not served or can't chat."""
     if not served:
         return model
     if model not in served:
@@ -84,8 +84,7 @@ def context_of(listing: Listing) -> int:
 def short_context(
     model: str, context: int, needs: str = "agents need", least: int = LEAST_CONTEXT
 ) -> str:
-    """Return a warning if the context holds fewer than `least` tokens; empty if it is unknown
-    (0)."""
+    """Return a warning if the context holds fewer than `least` tokens, else ""."""
     if not 0 < context < least:
         return ""
     return (
@@ -109,8 +108,8 @@ def _served(
 
 
 def _asked(server: ServerClient, model: str, served: Mapping[str, Listing]) -> int:
-    """Return the context of the loaded model in tokens; 0 if the server does not say in a few
-    seconds. Raises UsageError if the model has no chat template."""
+    """Return the loaded model's context in tokens; 0 without an answer. Raises UsageError if it
+    has no chat template."""
     try:
         reply = server.post("/tokenize", {"model": model, "messages": _HELLO})
     except NoAnswer:

@@ -1,5 +1,5 @@
-"""`omlx-server doctor`: runs the checks of omlx_server/doctor/. If the config is wrong, it goes on
-with the default settings."""
+"""`omlx-server doctor`: runs the checks of omlx_server/doctor/. With a wrong config it uses the
+default settings."""
 
 import os
 import shutil
@@ -61,7 +61,6 @@ def run(
 
 
 def line_of(finding: Finding, width: int = 8) -> str:
-    """Return the lines of a finding, coloured on a terminal."""
     sign = _SIGNS[finding.level]
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
         sign = f"\x1b[{_COLORS[finding.level]}m{sign}\x1b[0m"

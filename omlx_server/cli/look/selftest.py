@@ -30,8 +30,8 @@ def run(
     config: Path | None,
     sets: Sequence[str],
 ) -> int:
-    """Run the self-test and return the exit code. The report goes to the file `share`, or to stdout
-    where that is "-" or with `as_json`. Raises OmlxError."""
+    """Return the exit code. The report goes to the file `share`, or to stdout where that is "-"
+    or with `as_json`. Raises OmlxError."""
     settings, file = load_settings(config, sets).settings, _file(share)
     check_all(settings)
     from omlx_server.doctor.selftest.check import QUICK, SelftestPlan

@@ -1,5 +1,4 @@
-"""`omlx-server status`: prints what a running server reports. Imports no HTTP library, to be
-quick."""
+"""`omlx-server status`: prints what a running server reports. Imports no HTTP library."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -79,7 +78,7 @@ def _shared(samples: Samples, name: str) -> float:
 
 
 def samples_of(text: str) -> Samples:
-    """Return the samples of a Prometheus text, summed by name and label `tier` ("" if none)."""
+    """Return Prometheus samples, summed by name and label `tier` ("" if none)."""
     from prometheus_client.parser import text_string_to_metric_families
 
     samples: dict[tuple[str, str], float] = {}

@@ -34,8 +34,8 @@ def choose(settings: Settings) -> Choice:
 
 
 def newest_that_fits(candidates: Iterable[Located], room: float) -> Located | None:
-    """Return the chat model with the newest directory whose weights fit into `room` bytes, except
-    the starter, or None."""
+    """Return the chat model with the newest directory whose weights fit into `room` bytes,
+    except the starter, or None."""
     fitting = [
         model
         for model in candidates
@@ -47,7 +47,7 @@ def newest_that_fits(candidates: Iterable[Located], room: float) -> Located | No
 
 
 def room_of(settings: Settings, ram: int) -> float:
-    """Return the bytes for weights on a machine with `ram` bytes of memory."""
+    """Return the bytes for weights on a machine with `ram` bytes."""
     memory = settings.memory
     return _WEIGHTS_SHARE * limit_of(memory.limit, memory.reserve, ram, None)
 

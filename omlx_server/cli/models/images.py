@@ -16,7 +16,7 @@ _SIZES = ((512, 512), (1024, 1024), (1920, 1080))
 
 
 def images_of(model: Installed, settings: Settings) -> dict[str, Any]:
-    """Return for JSON whether the model takes images, the family of its vision tower (null if
+    """Return for JSON whether the model takes images, its vision tower's family (null if
     unknown), and why it takes none."""
     problem = _why_none(model, settings)
     return {"images": not problem, "vision": model.vision or None, "no_images": problem or None}

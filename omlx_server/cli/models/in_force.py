@@ -37,8 +37,7 @@ def in_force_shape(
 def with_template(
     files: TokenizerFiles, directory: Path, name: str, overrides: ModelOverrides
 ) -> tuple[TokenizerFiles, dict[str, Any]]:
-    """Return the tokenizer's files with the template that a server would take, and facts about
-    it."""
+    """Return the tokenizer's files with the template in force, and facts about it."""
     path = overrides.chat_template
     if not path:
         source = files.templates.get("default")
@@ -76,7 +75,6 @@ def template_in_words(template: Mapping[str, Any] | None) -> str:
 
 
 def report_lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield a line for the system prompt, thinking, sampling and each preset."""
     values = facts["in_force"]
     for label, names in (("system", ("system",)), ("thinking", _NOT_SAMPLING[1:])):
         given_values = {name: values[name] for name in names if values[name]["value"] is not None}

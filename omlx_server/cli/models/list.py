@@ -74,8 +74,8 @@ def _aliases_of(model: Installed, aliases: Mapping[str, str]) -> list[str]:
 
 
 def adapters_of(model: Installed, settings: Settings) -> AdapterPlaces:
-    """Return the places of a chat model's adapters. The settings' default adapter belongs to the
-    default model."""
+    """Return the places of a chat model's adapters. The default adapter belongs to the default
+    model."""
     if model.kind is not ModelKind.CHAT:
         return AdapterPlaces(model.path, ())
     models, directory = settings.models, settings.adapters.directory
@@ -85,7 +85,7 @@ def adapters_of(model: Installed, settings: Settings) -> AdapterPlaces:
 
 
 def shape(model: Installed, settings: Settings) -> dict[str, object]:
-    """Return the JSON of a model: sizes in bytes, the context in tokens."""
+    """Return a model for JSON: sizes in bytes, the context in tokens."""
     return {
         "name": model.names[0],
         "names": list(model.names),

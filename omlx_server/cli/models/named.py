@@ -12,7 +12,6 @@ from omlx_server.settings.types import expanded
 
 
 def named(name: str, settings: Settings) -> Installed:
-    """Return the model of that name or path. Raises UsageError."""
     models = installed_models(settings.models)
     model = _find(name, models, takes_paths=True)
     if model is None:

@@ -26,8 +26,8 @@ _MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A model that `pull` takes by its `name`. `size` on the disk and in memory and `download` are
-    in bytes, `context` in tokens. None: unknown."""
+    """A model that `pull` takes by its `name`. `size` and `download` in bytes, `context` in
+    tokens. None: unknown."""
 
     name: str
     model: str

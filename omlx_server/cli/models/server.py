@@ -43,8 +43,8 @@ def ask(server: ServerClient, path: str, body: object = None) -> Mapping[str, An
 
 
 def models_of(server: ServerClient) -> Mapping[str, Any]:
-    """Return the models and the memory of a server; without the admin token only the loaded ones.
-    Raises as `ask`."""
+    """Return a server's models and memory; without the admin token only loaded ones. Raises as
+    `ask`."""
     reply = server.get("/admin/models")
     if reply.error.get("code") in _NO_ORDERS:
         health = server.get("/health").json_object or {}
@@ -74,7 +74,7 @@ def items_of(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def is_loaded(item: Mapping[str, Any]) -> bool:
-    """Whether the server holds the model in memory, also while it loads or unloads."""
+    """Whether the model is in memory, also while it loads or unloads."""
     return item.get("state") not in ("absent", "failed")
 
 
@@ -85,8 +85,8 @@ def is_of(item: Mapping[str, Any], names: Sequence[str]) -> bool:
 
 
 def answer_of(reply: HttpReply) -> Mapping[str, Any]:
-    """Return the JSON object of an answer. Raises UsageError if the server refuses the key or the
-    token, else OmlxError."""
+    """Return an answer's JSON object. Raises UsageError if the key or token is refused, else
+    OmlxError."""
     if reply.status == _OK and reply.json_object is not None:
         return reply.json_object
     message = reply.error.get("message")
@@ -102,7 +102,7 @@ def answer_of(reply: HttpReply) -> Mapping[str, Any]:
 
 
 def in_chunks(description: Mapping[str, Any]) -> str:
-    """Return the prefill chunk sizes in a server's description of a model; empty if unknown."""
+    """Return the prefill chunk sizes in a model's description; empty if unknown."""
     batched, alone = description.get("chunk_tokens"), description.get("chunk_tokens_alone")
     if not (isinstance(batched, int) and isinstance(alone, int)):
         return ""

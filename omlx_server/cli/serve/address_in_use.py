@@ -59,7 +59,7 @@ def at_port(settings: Settings, port: int) -> ListenAddress:
 
 
 def is_ours(server: ServerClient) -> bool:
-    """Whether an omlx-server answers there: /health/ready needs no key."""
+    """Whether an omlx-server answers there, without a key."""
     try:
         return "status" in (server.get("/health/ready").json_object or {})
     except NoAnswer:

@@ -19,7 +19,7 @@ _ADAPTER_HINT = "--adapter takes the name of an adapter of the model, or the pat
 
 
 def check_start(settings: Settings, model: str) -> None:
-    """Check that the models and the default adapter are here or can be fetched. Uses no network.
+    """Check that the models and the default adapter are here or can be fetched, without network.
     Raises UsageError for an adapter, and ModelUnavailable."""
     models = settings.models
     names = (model, models.embedding, models.reranker, settings.speculation.draft_model)
@@ -30,7 +30,7 @@ def check_start(settings: Settings, model: str) -> None:
 
 
 def begin(loaded: Loaded, model: str, progress: ProgressListener) -> None:
-    """Start the log, check the overrides, and download missing models. Raises UsageError."""
+    """Start the log, check overrides, and download missing models. Raises UsageError."""
     from omlx_server.process.logs import start_logging
 
     log = loaded.settings.logging

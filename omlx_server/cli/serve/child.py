@@ -1,5 +1,5 @@
-"""Runs the server as a child process in a process group of its own, so that Ctrl-C reaches only
-this process."""
+"""Runs the server as a child process in its own process group, so that Ctrl-C reaches only this
+process."""
 
 import signal
 import subprocess
@@ -21,8 +21,8 @@ _GRACE_SECONDS = 15
 
 @contextmanager
 def started(program: Sequence[str], arguments: Sequence[str], grace: float) -> Iterator[Server]:
-    """Start the server, and end it at the end of the `with`: running answers have `grace` seconds.
-    From here on SIGTERM and SIGHUP raise KeyboardInterrupt."""
+    """Start the server, and end it with the `with`: running answers have `grace` seconds. From
+    here on SIGTERM and SIGHUP raise KeyboardInterrupt."""
     # SIGINT too: a shell that starts us in the background has it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -39,8 +39,8 @@ def started(program: Sequence[str], arguments: Sequence[str], grace: float) -> I
 
 
 def wait_until_ready(is_ready: Callable[[], bool], server: Server) -> bool:
-    """Wait, without limit, until the server is ready. Return False if it ended with exit code 1 or
-    2: it has printed the reason. Raises Unavailable if it ended otherwise."""
+    """Wait without limit. Return False if the server ended with exit code 1 or 2: it has printed
+    the reason. Raises Unavailable if it ended otherwise."""
     while not is_ready():
         if server.poll() in (1, 2):
             return False

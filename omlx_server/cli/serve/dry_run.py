@@ -1,4 +1,4 @@
-"""`omlx-server serve --hosts FILE --dry-run`: shows how the ranks of a cluster would be started.
+"""`omlx-server serve --hosts FILE --dry-run`: shows how a cluster's ranks would be started.
 Imports no MLX."""
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,6 @@ _PORT, _PID = "PORT", "PID"
 def show_start(
     model: str, flags: Mapping[str, str | None], config: Path | None, sets: Sequence[str]
 ) -> int:
-    """Print what `serve` would start, and return 0. Raises UsageError."""
     loaded = load_settings(config, sets, flags)
     settings = loaded.settings
     models = settings.models

@@ -14,7 +14,7 @@ _MOST_TOKENS = 512
 
 
 def ask_twice(client: ChatClient, model: str) -> None:
-    """Ask both questions. Raises OmlxError if an answer fails, is empty, or does not name Paris."""
+    """Raises OmlxError if an answer fails, is empty, or does not name Paris."""
     messages: list[Message] = [{"role": "user", "content": QUESTION}]
     first = _ask(client, model, messages)
     if model == STARTER.name and "Paris" not in first.text:

@@ -28,9 +28,9 @@ def run(
     degraded: bool = False,
     dry_run: bool = False,
 ) -> int:
-    """Serve until stopped, and return the exit code. `flags` map keys of settings to values;
-    `fallbacks` are SECTION.KEY=VALUE for keys that nothing else sets. With `degraded` the program
-    answers 503 while the settings or the model can't be used. Raises UsageError."""
+    """Serve until stopped, and return the exit code. `fallbacks` are SECTION.KEY=VALUE for keys
+    that nothing else sets. With `degraded` the program answers 503 while settings or model can't
+    be used. Raises UsageError."""
     if dry_run:
         from omlx_server.cli.serve.dry_run import show_start
 

@@ -1,5 +1,5 @@
-"""`omlx-server up`: gets a model, uses the running server or starts one as a child, and prints how
-to connect."""
+"""`omlx-server up`: gets a model, uses the running server or starts a child, and prints how to
+connect."""
 
 import shlex
 import shutil
@@ -33,7 +33,7 @@ _CURL = (
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
-    """The options of the command line. `program` is the command that serves."""
+    """`program` is the command that serves."""
 
     model: str
     once: bool

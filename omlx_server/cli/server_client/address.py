@@ -1,4 +1,4 @@
-"""Decides which server a command asks, and with which API key. Imports no HTTP library."""
+"""Decides which server a command asks, and with which API key."""
 
 import re
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ def server_of(
 
 
 def own_server(settings: Settings, api_key: str = "") -> ServerClient:
-    """Return the server of these settings, with `api_key` or their first key. Raises UsageError if
-    server.port is 0."""
+    """Return the server of these settings, with `api_key` or their first key. Raises UsageError
+    if server.port is 0."""
     key = api_key or next((key.reveal() for key in settings.auth.api_keys), "")
     return replace(server_at(local_url(settings), key), is_own=True)
 

@@ -18,8 +18,8 @@ from omlx_server.errors import OmlxError
 
 
 def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, Any]:
-    """Return the arguments for an httpx client; `transport` is the class of its transport. Raises
-    UsageError for a wrong URL."""
+    """Return the arguments for an httpx client; `transport` is a class. Raises UsageError for a
+    wrong URL."""
     url, socket = server.url, socket_of(server.url)
     with explained(url):
         return {
@@ -33,8 +33,8 @@ def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, An
 
 @contextmanager
 def explained(url: str) -> Iterator[None]:
-    """Turn errors of the connection, and JSON of another shape, into an OmlxError; a wrong URL into
-    a UsageError. Only read an answer within it."""
+    """Turn errors of the connection, and JSON of another shape, into an OmlxError; a wrong URL
+    into a UsageError. Only read an answer within it."""
     try:
         with connecting(url):
             yield

@@ -52,7 +52,6 @@ class HttpReply:
 
     @property
     def error(self) -> Mapping[str, Any]:
-        """The object `error` of the answer; empty if none."""
         error = (self.json_object or {}).get("error")
         return error if isinstance(error, Mapping) else {}
 
@@ -68,11 +67,11 @@ class ServerClient:
     is_own: bool = False
 
     def get(self, path: str) -> HttpReply:
-        """Send a GET. Raises NoAnswer, and UsageError for a wrong URL."""
+        """Raises NoAnswer, and UsageError for a wrong URL."""
         return self._ask("GET", path, None, _SECONDS)
 
     def post(self, path: str, body: object, seconds: float | None = _SECONDS) -> HttpReply:
-        """Send a POST with `body` as JSON; `seconds` may pass without a byte. Raises as `get`."""
+        """Send `body` as JSON; `seconds` may pass without a byte. Raises as `get`."""
         return self._ask("POST", path, json.dumps(body).encode(), seconds)
 
     def _ask(self, method: str, path: str, body: bytes | None, seconds: float | None) -> HttpReply:
@@ -101,11 +100,11 @@ class ServerClient:
         return headers
 
     def models(self) -> list[str]:
-        """Return the names of the models; empty if they are not listed. Raises as `get`."""
+        """Return the models' names; empty if they are not listed. Raises as `get`."""
         return list(_listings(self.get(_MODELS)))
 
     def model_listings(self) -> dict[str, Mapping[str, Any]]:
-        """Return the listings of the models by name. Raises as `get`, and OmlxError if refused."""
+        """Return the models' listings by name. Raises as `get`, and OmlxError if refused."""
         reply = self.get(_MODELS)
         if reply.status == 401:
             raise no_key()

@@ -59,7 +59,7 @@ def install(*, config: Path | None, dry_run: bool) -> int:
 
 
 def _take_back(manager: Manager, written: list[WriteFile]) -> None:
-    """Undo a failed installation, ignoring errors, so that nothing starts at login."""
+    """Undo a failed installation, so that nothing starts at login."""
     steps: list[Step] = [Remove(step.path) for step in written]
     with suppress(OmlxError):
         runner.take([*steps, *manager.uninstall()], runner.run_program)
@@ -131,7 +131,7 @@ def _config_file(config: Path | None) -> Path:
 
 
 def _settings_in(file: Path) -> settings.Loaded:
-    """Return the settings of the file alone: the service does not see this shell's variables."""
+    """Return the file's settings alone: the service does not see this shell's variables."""
     if file.exists():
         return settings.load(file, {}, _NO_ENVIRONMENT)
     return settings.Loaded(settings.Settings(), file, MappingProxyType({}))
@@ -143,7 +143,7 @@ def _settings_of_this_shell(file: Path) -> Iterator[str]:
 
 
 def _log_of(manager: Manager, config: Path | None) -> Path:
-    """Return the path of the log, even if the config is wrong: then users look at the log."""
+    """Return the log's path, even with a wrong config: then users look at the log."""
     log_file = salvage(_config_file(config), {}, _NO_ENVIRONMENT).log_file
     return expanded("~") / log_file if log_file else manager.log_dir / LOG_NAME
 

@@ -22,7 +22,7 @@ def option(
     complete: Callable[..., Sequence[str]] | None = None,
     **more: Any,
 ) -> Any:
-    """Return an option with a value; without `names` it has the name of its parameter."""
+    """Return an option with a value; without `names` it is named after its parameter."""
     return typer.Option(*names, metavar=metavar, help=about, autocompletion=complete, **more)
 
 
@@ -61,8 +61,8 @@ KeyOption = Annotated[str, option("KEY", "Sent as the Bearer token.", envvar="OM
 
 
 class ExitCodeCommand(TyperCommand):
-    """A command whose function returns its exit code. An OmlxError or OSError becomes one line, or
-    JSON with --json, and the error's exit code."""
+    """A command whose function returns its exit code. An OmlxError or OSError becomes one line,
+    or JSON with --json."""
 
     def invoke(self, ctx: Any) -> None:
         output.escape_unencodable()
@@ -81,8 +81,6 @@ class ExitCodeCommand(TyperCommand):
 
 
 class Commands(typer.Typer):
-    """A typer app of such commands."""
-
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
         return super().command(name, cls=ExitCodeCommand, **settings)
 

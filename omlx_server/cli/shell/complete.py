@@ -1,5 +1,5 @@
-"""Completion in the shell: each function returns the candidates for a half-typed word, or none
-after an error. Imports nothing heavy: --help must be quick."""
+"""Completion in the shell: each function returns candidates for a half-typed word, or none after
+an error. Imports nothing heavy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -62,7 +62,6 @@ def complete_keys(incomplete: str) -> list[str]:
 
 
 def complete_set_keys(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete keys that the config file sets."""
     from omlx_server.settings.layers import find_config, keys_of_file
 
     try:
@@ -74,7 +73,6 @@ def complete_set_keys(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_sections(incomplete: str) -> list[str]:
-    """Complete sections, and keys of one that is typed."""
     from omlx_server.settings.sections import SECTIONS
 
     if "." in incomplete:
@@ -99,7 +97,7 @@ def complete_schemes(incomplete: str) -> list[str]:
 
 
 def values_of(key: str, incomplete: str) -> list[str]:
-    """Return the choices of a setting, or names of models; empty if they can't be listed."""
+    """Return a setting's choices, or names of models; empty if they can't be listed."""
     from omlx_server.core.model_files.parser_signs import REASONING_PARSERS, TOOL_PARSERS
     from omlx_server.settings.override_keys import find_override, is_override
     from omlx_server.settings.sections import FIELDS

@@ -18,8 +18,8 @@ _COMPLETING = "_OMLX_SERVER_COMPLETE"
 
 @contextmanager
 def orderly() -> Iterator[None]:
-    """Flush stdout at the end of the `with`. If writing fails, the program ends with exit code 1.
-    Text for a closed stdout or stderr (`>&-`) is lost without an error."""
+    """Flush stdout at the end; if writing fails, exit with code 1. Text for a closed stdout or
+    stderr (`>&-`) is lost without an error."""
     sys.stdout, sys.stderr = (_open(stream) for stream in (sys.stdout, sys.stderr))
     try:
         try:
@@ -52,7 +52,6 @@ def install_excepthook(environ: Mapping[str, str] = os.environ) -> None:
 
 @contextmanager
 def sigterm(act: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Let SIGTERM call `act` within the `with`."""
     before = signal.signal(signal.SIGTERM, act)
     try:
         yield

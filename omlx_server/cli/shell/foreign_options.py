@@ -1,4 +1,4 @@
-"""Options of vLLM, llama-server and Ollama, and ours that do the same. Imports nothing heavy."""
+"""Options of vLLM, llama-server and Ollama, and ours that do the same."""
 
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
@@ -50,8 +50,8 @@ OPTIONS = {
 
 
 def answer_to(option: str, words: Sequence[str], command: str) -> str:
-    """Return the error for an `option` of these; else "". The parser reports a word such as -ngl of
-    the command line `words` as option -n."""
+    """Return the error for an `option` of these; else "". The parser reports a word such as -ngl
+    of `words` as option -n."""
     before_dashes = takewhile(lambda word: word != "--", words)
     typed: Iterable[str] = (
         word.partition("=")[0] for word in before_dashes if word.startswith(option)

@@ -1,5 +1,4 @@
-"""Names of models for completion, by the rules of models/locate.py, without opening a model or
-importing huggingface_hub."""
+"""Names of models for completion, without opening a model or importing huggingface_hub."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -12,7 +11,6 @@ from omlx_server.settings.types import expanded
 
 
 def models() -> list[str]:
-    """Return the names of the catalogue, of models here, aliases and models.default."""
     mine = load_settings(None).settings.models
     names = [row.name for row in CATALOGUE]
     names += _below(mine.dirs)

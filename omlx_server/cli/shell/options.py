@@ -11,14 +11,13 @@ from omlx_server.settings import Settings
 def load_settings(
     config: Path | None, sets: Sequence[str] = (), flags: Mapping[str, str | None] | None = None
 ) -> settings.Loaded:
-    """Return the settings with those of --set and of `flags`, which map keys to values. Raises
-    UsageError."""
+    """Return the settings with --set and `flags`, which map keys to values. Raises UsageError."""
     return settings.load(config, overrides_of(sets, flags))
 
 
 def overrides_of(sets: Sequence[str], flags: Mapping[str, str | None] | None) -> dict[str, str]:
-    """Return the overrides by key; a flag wins over a --set. Raises UsageError for a --set that is
-    not SECTION.KEY=VALUE."""
+    """Return the overrides by key; a flag wins. Raises UsageError for a --set that is not
+    SECTION.KEY=VALUE."""
     overrides = dict(_split(text) for text in sets)
     return overrides | {key: value for key, value in (flags or {}).items() if value is not None}
 
@@ -33,7 +32,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def check_all(settings: Settings) -> None:
-    """Check `models.overrides`. Raises ConfigError for what `serve` would refuse."""
+    """Raises ConfigError for overrides that `serve` would refuse."""
     from omlx_server.wiring.overrides.names import check_overrides
 
     check_overrides(settings)
@@ -41,7 +40,7 @@ def check_all(settings: Settings) -> None:
 
 
 def check_files(settings: Settings) -> None:
-    """Check chat templates; jinja is imported only if there are any. Raises ConfigError."""
+    """Check chat templates. Raises ConfigError."""
     if any(override.chat_template for override in settings.models.overrides.values()):
         from omlx_server.wiring.overrides.templates import check_templates
 

@@ -49,7 +49,7 @@ def visible(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Return the text without characters that control a terminal, except line ends and tabs."""
+    """Return the text without control characters except line ends and tabs."""
     return _CONTROLS.sub("", text)
 
 
@@ -63,7 +63,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def show_json(document: object, stream: TextIO | None = None, *, indent: int | None = 2) -> None:
-    """Print the document as JSON. Without a Unicode encoding, all but ASCII is escaped."""
+    """Print JSON. Without a Unicode encoding, all but ASCII is escaped."""
     out = stream or sys.stdout
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     try:
@@ -74,7 +74,6 @@ def show_json(document: object, stream: TextIO | None = None, *, indent: int | N
 
 
 def show_result(document: object, lines: Iterable[str], *, as_json: bool) -> None:
-    """Print the `document` as JSON, or else the `lines` for people."""
     if as_json:
         show_json(document)
     else:

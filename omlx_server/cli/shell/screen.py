@@ -1,5 +1,5 @@
-"""Prints an answer as it comes: its text on stdout, thoughts on stderr, without control characters.
-On a terminal thoughts are dimmed; elsewhere, and with NO_COLOR, lines mark them."""
+"""Prints an answer as it comes: text on stdout, thoughts on stderr, without control characters.
+Thoughts are dimmed on a terminal; elsewhere, and with NO_COLOR, lines mark them."""
 
 import os
 import sys
@@ -14,8 +14,6 @@ BEGIN, END = "[thoughts]", "[end of thoughts]"
 
 
 class Screen:
-    """Prints one answer within a `with`, whose end also ends an open line."""
-
     def __init__(self) -> None:
         self._dims = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         self._thinks = False

@@ -14,7 +14,7 @@ def is_terminal() -> bool:
 
 
 def agreed_to_remove(what: str) -> bool:
-    """Ask the user whether to remove `what`. Raises UsageError if stdin is no terminal."""
+    """Ask whether to remove `what`. Raises UsageError if stdin is no terminal."""
     if not is_terminal():
         raise UsageError("there is no terminal to ask on", hint="--yes removes without asking")
     return typer.confirm(f"Remove {what}?")

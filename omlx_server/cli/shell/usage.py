@@ -1,5 +1,4 @@
-"""The root command: its help, and the errors of a wrong command line. Most errors have typer's
-words; those about numbers, and of commands or options of other programs, have ours."""
+"""The root command: its help, and the errors of a wrong command line."""
 
 import re
 import sys

@@ -40,8 +40,8 @@ class MessageInput(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """The options of the command line. `once` are questions; without any there is a conversation.
-    `plain`: no Markdown, styles or line editing."""
+    """`once` are questions; without any there is a conversation. `plain`: no Markdown, styles or
+    line editing."""
 
     model: str = ""
     once: Sequence[str] = ()

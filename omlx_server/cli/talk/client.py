@@ -1,5 +1,4 @@
-"""A small blocking client of the chat API: one streamed answer at a time, with times and token
-counts."""
+"""A small blocking client of the chat API: one streamed answer at a time."""
 
 import json
 import time
@@ -20,8 +19,6 @@ _OWNER = "omlx_server"  # of the models of this program's own server
 
 
 class AnswerScreen(Protocol):
-    """Shows the pieces of an answer as they come."""
-
     def thought(self, piece: str) -> None: ...
 
     def text(self, piece: str) -> None: ...
@@ -37,8 +34,8 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """A finished answer. Times are seconds from the request. `reasoning_tokens` are part of
-    `completion_tokens`. The server left out `dropped_messages`, as the context is full."""
+    """Times are seconds from the request. `reasoning_tokens` are part of `completion_tokens`.
+    The server left out `dropped_messages`, as the context is full."""
 
     text: str
     first_token_at: float
@@ -80,7 +77,6 @@ class ChatClient:
         return [str(row["id"]) for row in self._listed()]
 
     def names(self) -> list[list[str]]:
-        """Return the names of each model together."""
         by_model: dict[str, list[str]] = {}
         for row in self._listed():
             name = str(row["id"])
@@ -115,8 +111,8 @@ class ChatClient:
         screen: AnswerScreen,
         **fields: float | str,
     ) -> TimedAnswer:
-        """Print every piece of the answer on `screen` as it comes. `fields` are further fields of
-        the request. Raises OmlxError, and Stopped at Ctrl-C."""
+        """Print the answer on `screen` as it comes. `fields` are further fields of the request.
+        Raises OmlxError, and Stopped at Ctrl-C."""
         body = {
             "model": model,
             "messages": list(messages),
@@ -146,7 +142,7 @@ class ChatClient:
 
 
 def served_by(client: ChatClient) -> list[str]:
-    """Return the names of the models. Raises UsageError if there are none, else OmlxError."""
+    """Return the models' names. Raises UsageError if there are none, else OmlxError."""
     if not (models := client.models()):
         raise UsageError(f"{client.url} serves no model", hint="omlx-server serve MODEL")
     return models
@@ -213,8 +209,9 @@ def _count(usage: object, *path: str) -> int:
 
 
 def _events(response: httpx.Response) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON of each `data:` line until [DONE]. Raises OmlxError if the stream ends before.
-    Lines end at \\n only: httpx's `iter_lines` also splits at U+2028, which JSON may hold raw."""
+    r"""Yield the JSON of each `data:` line until [DONE]. Raises OmlxError if the stream ends
+    before. Lines end at \n only: httpx's `iter_lines` also splits at U+2028, which JSON may
+    hold."""
     line_start = b""
     for chunk in response.iter_bytes():
         *lines, line_start = (line_start + chunk).split(b"\n")

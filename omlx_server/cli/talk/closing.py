@@ -17,7 +17,6 @@ def closing(answer: TimedAnswer, advice: str = "") -> list[str]:
 
 
 def advice_on_length(answer: TimedAnswer, max_tokens: float | None) -> str:
-    """Return why an answer was cut, or what helps."""
     if max_tokens is not None and answer.completion_tokens >= max_tokens:
         return "--max-tokens raises it"
     if max_tokens is not None:

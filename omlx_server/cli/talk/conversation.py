@@ -16,7 +16,7 @@ class Conversation:
     its text.
 
     `fields` and the `preset` are sent with every request, `pending_images` with the next message.
-    `left_out` counts the oldest messages that did not fit into the context of the last turn.
+    `left_out` counts messages that did not fit into the last turn's context.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Conversation:
         return [*system, *self._turns]
 
     def roll(self) -> None:
-        """Let the server leave out the oldest turns once the context is full, many at a time, so
-        that its cache keeps helping."""
+        """Let the server leave out the oldest turns once the context is full, many at a time for
+        the cache."""
         self._fields["context_overflow"] = "rolling"
 
     def served(self) -> list[list[str]]:
@@ -58,8 +58,7 @@ class Conversation:
         return self._client.presets(self.model)
 
     def choose_preset(self, name: str) -> list[str]:
-        """Use this preset from now on, and return all. Raises UsageError if there is none of this
-        name."""
+        """Use this preset from now on, and return all. Raises UsageError for an unknown one."""
         presets = self.presets()
         if presets is None or name not in presets:
             hint = f"it has {visible(', '.join(presets))}" if presets else "it has none"
@@ -71,14 +70,13 @@ class Conversation:
         return presets
 
     def say(self, prompt: str) -> TimedAnswer:
-        """Ask `prompt`, with the pending images, and keep the answer. Raises OmlxError, and Stopped
-        with the text that is kept."""
+        """Ask `prompt`, with the pending images, and keep the answer. Raises OmlxError, and
+        Stopped with the text that is kept."""
         images, self.pending_images = self.pending_images, []
         return self._ask(self._turns, {"role": "user", "content": content(prompt, images)})
 
     def regenerate(self) -> TimedAnswer:
-        """Ask the last question again; a new text replaces the old one. Raises as `say`, and
-        UsageError if nothing was asked."""
+        """Ask the last question again. Raises as `say`, and UsageError if nothing was asked."""
         if self._unanswered is not None:
             return self._ask(*self._unanswered)
         questions = [at for at, turn in enumerate(self._turns) if turn["role"] == "user"]
@@ -91,7 +89,7 @@ class Conversation:
         self.left_out = 0
 
     def replace(self, messages: Iterable[Message]) -> None:
-        """Go on from these messages, with their system message or none."""
+        """Go on from these messages and their system message, if any."""
         self.forget()
         self._turns = list(messages)
         first = self._turns[0] if self._turns else {}

@@ -36,7 +36,7 @@ class Image:
 
 
 def read_image(path: Path) -> Image:
-    """Read an image. Raises UsageError for a file that a server would not take."""
+    """Raises UsageError for a file that a server would not take."""
     # It loads numpy, which no other part of `chat` needs.
     from omlx_server.images.decode import inspect
 
@@ -55,7 +55,7 @@ def read_image(path: Path) -> Image:
 
 
 def split(line: str) -> tuple[Path, str]:
-    """Return the path at the beginning of a line, and the text behind it. Raises UsageError."""
+    """Return the path at a line's beginning, and the text behind it. Raises UsageError."""
     match = _PATH.match(line)
     if match is None or line[match.end() : match.end() + 1].strip():
         raise UsageError("/image needs a file", hint="/image FILE [TEXT], as in /image ~/cat.png")

@@ -39,8 +39,7 @@ Turn = Callable[[], TimedAnswer]
 
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """`argument` is shown in the help; empty if there is none. `run` may return a turn to ask
-    next."""
+    """`argument` is shown in the help. `run` may return a turn to ask next."""
 
     names: tuple[str, ...]
     argument: str
@@ -57,8 +56,7 @@ def leaves(line: str) -> bool:
 
 
 def is_command(line: str) -> bool:
-    """Whether a message is a command, known or not: a slash and letters, unless there is such a
-    file: /tmp."""
+    """Whether a message is a slash and letters, but no file such as /tmp."""
     name = line.split(maxsplit=1)[0]
     if name in _BY_NAME:
         return True
@@ -86,7 +84,7 @@ def run(line: str, conversation: Conversation) -> Turn | None:
 
 
 def completions() -> dict[str, bool]:
-    """Return the names of the commands, and whether a file follows."""
+    """Return the commands' names, and whether a file follows."""
     return {name: c.argument.startswith("FILE") for c in COMMANDS for name in c.names}
 
 

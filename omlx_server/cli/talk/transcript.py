@@ -20,8 +20,8 @@ _CONTROLS = re.compile(r"[\x7f-\x9f]")
 
 
 def save(path: Path, messages: Sequence[Message]) -> bool:
-    """Write the messages to a private file; return whether it replaces another. Raises UsageError,
-    also for a file that `save` did not write."""
+    """Write a private file; return whether it replaces another. Raises UsageError, also for a
+    file that `save` did not write."""
     path = expanded(path)
     with system_errors_as(UsageError, visible(str(path))):
         replaced = path.exists()
@@ -39,8 +39,8 @@ def save(path: Path, messages: Sequence[Message]) -> bool:
 
 
 def load(path: Path) -> list[Message]:
-    """Return the `role` and `content` of the messages in a file: a list, or an object with one
-    under `messages`. Raises UsageError."""
+    """Return each message's `role` and `content` from a list, or an object's `messages`. Raises
+    UsageError."""
     return _messages(_document(path), visible(str(path)))
 
 

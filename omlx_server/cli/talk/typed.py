@@ -10,15 +10,13 @@ with suppress(ImportError):  # some builds of Python lack it; with it, `input` c
 
 
 class TypedLines:
-    """Reads messages. The `prompt`, and dots for further lines, go to stderr where stdout is no
-    terminal."""
+    """The `prompt`, and dots for further lines, go to stderr where stdout is no terminal."""
 
     def __init__(self, prompt: str) -> None:
         self._prompt = prompt
 
     def read(self) -> str | None:
-        """Return the next message; None at the end of the input. Raises KeyboardInterrupt at
-        Ctrl-C."""
+        """Return the next message; None at the end. Raises KeyboardInterrupt at Ctrl-C."""
         text = self._line(self._prompt)
         while text is not None and is_open(text):
             more = self._line("." * (len(self._prompt) - 1) + " " if self._prompt else "")

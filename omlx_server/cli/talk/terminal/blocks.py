@@ -1,4 +1,4 @@
-"""Splits Markdown that comes in pieces into top-level blocks. Pure."""
+"""Splits Markdown that comes in pieces into top-level blocks."""
 
 import re
 
@@ -8,8 +8,8 @@ _ITEM = re.compile(r"([-*+]|\d{1,9}[.)])\s")
 
 
 class Blocks:
-    """Collects the pieces of a text. A block is complete when later text can't change it: code at
-    its closing fence, a heading at the end of its line, all else where the next begins."""
+    """Collects the pieces of a text. A block is complete when later text can't change it: code
+    at its closing fence, a heading at its line's end, all else where the next begins."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []

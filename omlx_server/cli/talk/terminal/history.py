@@ -13,7 +13,7 @@ _ENTRY = b"\n# "  # how prompt_toolkit begins an entry: its time, as a comment
 
 
 def history_file() -> Path:
-    """Return the path, and make the file and its directory. Raises OmlxError."""
+    """Make the file and its directory. Raises OmlxError."""
     path = own_place("~/.local/state/omlx_server/chat_history")
     with system_errors_as(OmlxError, f"no history is kept: {path}"):
         path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)

@@ -11,8 +11,8 @@ _SIZE = (80, 24)
 
 
 class LiveLines:
-    """Writes lines on `out`, a terminal. Only the last open lines that fit the terminal are
-    written: lines that have scrolled away can't be written again."""
+    """Writes lines on `out`, a terminal. Only open lines that fit are written: those that have
+    scrolled away can't be written again."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -27,7 +27,7 @@ class LiveLines:
         self._write(lines[-max(1, self._size()[1] - 1) :])
 
     def finish(self, lines: list[str]) -> None:
-        """Replace the open lines by final ones, and go below them."""
+        """Replace the open lines by final ones."""
         self._write(lines)
         self._shown = []
         self._out.write("\n")
@@ -49,7 +49,7 @@ class LiveLines:
         self._shown = lines
 
     def _rows(self, line: str) -> int:
-        """Return the rows of the line: the terminal may have become narrower."""
+        """The terminal may have become narrower."""
         cells = cell_len(Text.from_ansi(line).plain)
         return max(1, -(-cells // self._size()[0]))
 

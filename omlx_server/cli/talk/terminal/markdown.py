@@ -1,5 +1,5 @@
-"""Renders Markdown and dimmed text as lines of a terminal, with rich. The text is a model's: it may
-not control the terminal, and HTML is shown as it is."""
+"""Renders Markdown and dimmed text as lines of a terminal, with rich. A model's text may not
+control the terminal; HTML is shown as it is."""
 
 import re
 from io import StringIO
@@ -22,8 +22,6 @@ _PARSER.disable("reference")
 
 
 class _Heading(Heading):
-    """A heading at the left, without a frame."""
-
     def __rich_console__(self, console: Console, options: Options) -> RenderResult:
         yield self.text
 
@@ -72,7 +70,6 @@ class Renderer:
         return not self._console.no_color
 
     def markdown(self, text: str, width: int) -> list[str]:
-        """Return the lines of a Markdown text, at most `width` columns wide."""
         text = harmless(text)
         if len(text) > _MOST_CHARACTERS:
             return self._lines(Text(text), width)

@@ -48,8 +48,6 @@ class PromptLine:
 
 
 class _History(FileHistory):
-    """Keeps messages in a file while that works."""
-
     def __init__(self, filename: str) -> None:
         super().__init__(filename)
         self._problem = ""

@@ -1,5 +1,5 @@
-"""Shows an answer on a terminal as it comes: thoughts dimmed, the text as Markdown. An open block
-is rendered anew with each of its pieces."""
+"""Shows an answer on a terminal as it comes. An open block is rendered anew with each of its
+pieces."""
 
 import sys
 import time
@@ -17,8 +17,6 @@ _REST = 5
 
 
 class RichScreen:
-    """Shows one answer within a `with`, whose end writes what is still open."""
-
     def __init__(self) -> None:
         self._live = LiveLines(sys.stdout)
         self._renderer = Renderer()

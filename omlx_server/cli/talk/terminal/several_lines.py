@@ -1,17 +1,16 @@
-"""Messages of several lines: a backslash at a line's end, or three quotes around them. Pure."""
+"""Messages of several lines: a backslash at a line's end, or three quotes around them."""
 
 _QUOTES = '"""'
 
 
 def is_open(text: str) -> bool:
-    """Whether the end of a line is not yet the end of the message."""
     text = text.strip()
     return _quotes_are_open(text) or text.endswith("\\")
 
 
 def message(text: str) -> str:
-    """Return the message without quotes around it. A text that only begins with quotes, such as a
-    Python module, keeps them."""
+    """Return the message without quotes around it. A text that only begins with quotes keeps
+    them."""
     text = text.strip()
     inner = text[len(_QUOTES) : -len(_QUOTES)]
     if text == f"{_QUOTES}{inner}{_QUOTES}" and (_QUOTES not in inner or _begins_a_block(text)):
@@ -27,8 +26,7 @@ def continued(text: str) -> str:
 
 
 def _quotes_are_open(text: str) -> bool:
-    """Whether a stripped text begins with open quotes. Those on a line of their own are closed by
-    quotes at the end only."""
+    """Quotes on a line of their own are closed by quotes at the end only."""
     if not text.startswith(_QUOTES):
         return False
     if _begins_a_block(text):
