@@ -22,8 +22,8 @@ class WheelFile:
 
 @dataclass(frozen=True, slots=True)
 class CatalogueRow:
-    """A model with a short name. `disk_bytes`: the most that fetching takes on the disk;
-    `temperature` and `top_p` are its makers'."""
+    """`disk_bytes`: the most that fetching takes on the disk; `temperature` and `top_p` are its
+    makers'."""
 
     name: str
     full_name: str

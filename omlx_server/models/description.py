@@ -20,9 +20,8 @@ _DEFAULT_CONTEXT = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """A model's description. Lengths in tokens; without a `said_length`, `context_length` is a
-    guess. `recommended` has sampling values; `ignored` says why generation_config.json can't be
-    read."""
+    """Lengths in tokens; without a `said_length`, `context_length` is a guess. `recommended` has
+    sampling values; `ignored` says why generation_config.json can't be read."""
 
     model_type: str
     context_length: int
@@ -32,8 +31,8 @@ class ModelDescription:
 
 
 def describe(directory: Path) -> ModelDescription:
-    """Read config.json and generation_config.json. Raises ModelUnavailable if config.json is
-    missing or can't be read."""
+    """Read config.json and generation_config.json. Raises ModelUnavailable for a bad
+    config.json."""
     if not (directory / "config.json").is_file():
         raise ModelUnavailable(f"{directory} has no config.json", hint="is this a language model?")
     config = _read(directory / "config.json")

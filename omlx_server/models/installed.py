@@ -1,7 +1,5 @@
-"""Lists all models on this machine, also those that can't be served.
-
-Reads the disk each time, but no weights. A file that can't be read becomes the model's `problem`.
-"""
+"""Lists all models on this machine. Reads the disk each time, but no weights; never raises for a
+file."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -38,11 +36,10 @@ class ModelOrigin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A model on the disk. `names[0]` is its full name; `problem` says why it can't be served, or
-    is empty.
+    """`names[0]` is the full name; `problem` says why the model can't be served, or is empty.
 
     `context_length` in tokens. `has_vision`: its config has a vision tower, of the family `vision`
-    if known. `no_images` says why it takes no images, or is empty.
+    if known. `no_images` says why it takes none, or is empty.
     """
 
     path: Path

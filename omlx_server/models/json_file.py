@@ -1,4 +1,4 @@
-"""Reads JSON files and other small files, whatever lies under their names. Any thread."""
+"""Reads small files, whatever lies under their names. Any thread."""
 
 import json
 import os
@@ -12,13 +12,12 @@ PROBLEMS = (OSError, ValueError, RecursionError)
 
 
 def read(path: Path) -> Any:
-    """Return the JSON value in a file. Raises one of PROBLEMS."""
+    """Return the JSON value. Raises one of PROBLEMS."""
     return json.loads(text(path))
 
 
 def text(path: Path) -> str:
-    """Return the text of a small file. Raises one of PROBLEMS if it is not UTF-8, not a regular
-    file, or larger than MOST_BYTES."""
+    """Raises one of PROBLEMS if the file is not UTF-8, not regular, or larger than MOST_BYTES."""
     with open(path, "rb", opener=_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is no file")
@@ -29,7 +28,7 @@ def text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return the JSON value in a file, or None if it can't be read."""
+    """Return the JSON value, or None if it can't be read."""
     try:
         return read(path)
     except PROBLEMS:
@@ -37,7 +36,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; empty for anything else, or if it can't be read."""
+    """Return the JSON object; empty for anything else, or if it can't be read."""
     value = read_json(path)
     return value if isinstance(value, dict) else {}
 

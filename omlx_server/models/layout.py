@@ -18,8 +18,8 @@ OTHER_WEIGHTS = {".gguf": "GGUF", ".bin": "PyTorch", ".pt": "PyTorch", ".pth": "
 
 
 def missing_from(directory: Path) -> str:
-    """Return the first missing file that a server needs, or "". Raises ModelUnavailable if the
-    weights' index can't be read."""
+    """Return the first missing file that a server needs, or "". Raises ModelUnavailable for a
+    bad index."""
     if not (directory / "config.json").is_file():
         return "config.json"
     shards = _indexed_shards(directory)

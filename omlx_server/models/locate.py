@@ -1,5 +1,5 @@
-"""Finds the directory of a model: by a path, by a name below the models directories, by an id in
-Hugging Face's cache, or by a download. Reads the disk each time; any thread."""
+"""Finds the directory of a model by a path, a name, or an id in Hugging Face's cache, or
+downloads it. Reads the disk each time; any thread."""
 
 import difflib
 import os
@@ -31,8 +31,8 @@ class Located:
 
 
 class Places(Protocol):
-    """The directories of models, then, with `use_hf_cache`, Hugging Face's cache. Downloads go into
-    that cache, else into the first of `dirs`."""
+    """The directories of models, then, with `use_hf_cache`, Hugging Face's cache. Downloads go
+    into that cache, else into the first of `dirs`."""
 
     @property
     def dirs(self) -> Sequence[Path]: ...
@@ -41,10 +41,8 @@ class Places(Protocol):
 
 
 def locate(name: str, places: Places, progress: ProgressListener | None = None) -> Located:
-    """Return the operator's model, downloaded if need be.
-
-    Raises ModelUnavailable if there is none, it is not whole, or it can't be downloaded.
-    """
+    """Return the operator's model, downloaded if need be. Raises ModelUnavailable if there is
+    none, or it is not whole."""
     model = find_or_expect(name, places)
     if model is not None:
         return model
@@ -77,8 +75,8 @@ def find_here(name: str, places: Places) -> Located | None:
 
 
 def find_installed(name: str, places: Places) -> Located | None:
-    """Return the installed model of a client's name, or None. Takes no paths, uses no network.
-    Raises ModelUnavailable for an incomplete model in `dirs`."""
+    """Return the installed model of a client's name, or None. Takes no paths. Raises
+    ModelUnavailable for an incomplete model in `dirs`."""
     matching = [model for model in candidates(places.dirs) if name in model.names]
     # Full names go before short ones.
     matching.sort(key=lambda model: model.names[0] != name)
@@ -127,8 +125,8 @@ def located(path: Path, repo_id: str) -> Located:
 
 
 def candidates(dirs: Sequence[Path]) -> list[Located]:
-    """Return the directories that may be models: NAME, ORG/NAME, or a folder of a hub's cache. A
-    directory with several paths is one model with all of their names."""
+    """Return directories that may be models: NAME, ORG/NAME, or a folder of a hub's cache.
+    Several paths of one directory are one model."""
     same: dict[str, list[Located]] = {}
     for model in _paths(dirs):
         same.setdefault(os.path.realpath(model.path), []).append(model)
@@ -158,15 +156,15 @@ def _paths(dirs: Sequence[Path]) -> Iterator[Located]:
 
 
 def where_new(wanted: HubName, places: Places) -> Path | None:
-    """Return the directory for a new model; None is the cache. Raises ModelUnavailable if there is
-    none."""
+    """Return the directory for a new model; None is the cache. Raises ModelUnavailable if there
+    is none."""
     if places.use_hf_cache and wanted.revision == MAIN:
         return None
     return own_directory(places)
 
 
 def own_directory(places: Places) -> Path:
-    """Return the directory for new models. Raises ModelUnavailable if there is none."""
+    """Raises ModelUnavailable if there is no directory for new models."""
     if not places.dirs:
         raise ModelUnavailable(
             "There is no directory to download models into",

@@ -4,8 +4,7 @@ from typing import Protocol
 
 
 class ProgressListener(Protocol):
-    """An object that gets progress, often, from the working thread: `done` of `total` bytes or
-    tensors."""
+    """An object that gets `done` of `total` bytes or tensors, often, from the working thread."""
 
     def update(self, stage: str, done: int, total: int) -> None: ...
 

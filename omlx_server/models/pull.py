@@ -32,8 +32,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A model that is here. `fetched_bytes` came in this call. `is_checked` is false if the hub was
-    silent."""
+    """`fetched_bytes` came in this call. `is_checked` is false if the hub was silent."""
 
     model: Located
     fetched_bytes: int
@@ -62,7 +61,7 @@ def pull_or_make(
     progress: ProgressListener,
     make: Callable[[ProgressListener], Located],
 ) -> Pulled:
-    """Fetch as `pull` does, or the starter by `make`, which knows the form for this device."""
+    """Fetch as `pull`, or the starter by `make`, which knows this device's form."""
     wheel = _Wheel(progress)
     if find(name) is not None:
         return Pulled(make(wheel), wheel.nbytes)

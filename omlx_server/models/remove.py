@@ -14,7 +14,7 @@ from omlx_server.models.installed import Installed, ModelOrigin
 
 
 def size_of(directory: Path) -> int:
-    """Return the bytes that removing a directory frees; hard links count once."""
+    """Return the bytes that removing frees; hard links count once."""
     sizes = {}
     for root, _, files in os.walk(directory):
         for name in files:
@@ -28,8 +28,8 @@ def freed_by(model: Installed) -> int:
 
 
 def remove(model: Installed, dirs: Sequence[Path]) -> int:
-    """Delete a model's files; return the bytes that are freed. Raises ModelUnavailable if it is
-    outside of all directories of models, or can't be removed."""
+    """Return the bytes that are freed. Raises ModelUnavailable for a model outside all
+    directories of models, or one that can't be removed."""
     root = None if model.source is ModelOrigin.HUB else _root_of(model.path, dirs)
     freed = freed_by(model)
     problem = f"{model.path} can't be removed"

@@ -15,7 +15,7 @@ _MOST_HEADER_BYTES = 1 << 25
 
 
 class TensorHeader(msgspec.Struct):
-    """One array. `data_offsets` count from the end of the header."""
+    """`data_offsets` count from the end of the header."""
 
     data_offsets: tuple[int, int] = (0, 0)
     dtype: str = ""
@@ -38,10 +38,8 @@ class SafetensorsHeader:
 
 
 def read_header(file: Path) -> SafetensorsHeader | None:
-    """Return the header of a file, if any. Raises OSError or ValueError.
-
-    The format: https://github.com/huggingface/safetensors
-    """
+    """Return the header, if any. Raises OSError or ValueError. Format:
+    https://github.com/huggingface/safetensors"""
     with file.open("rb") as opened:
         return header_of(opened)
 

@@ -1,6 +1,5 @@
-"""Makes a directory that appears under its name whole or not at all.
-
-A rename is the last act; of several processes at once the first rename wins.
+"""Makes a directory that appears under its name whole or not at all. Of several processes the first
+rename wins.
 
     <models_dir>/.staging-<pid>-<random>/         scratch files
     <models_dir>/.staging-<pid>-<random>/model    becomes the final directory
@@ -44,8 +43,7 @@ def staged(target: Path, is_complete: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def sync(directory: Path) -> None:
-    """Flush all files below a directory, so that a power cut after a rename leaves no empty
-    ones."""
+    """Flush all files, so that a power cut leaves no empty ones."""
     for path in [*directory.rglob("*"), directory]:
         handle = os.open(path, os.O_RDONLY)
         try:
@@ -55,8 +53,8 @@ def sync(directory: Path) -> None:
 
 
 def prepare(models_dir: Path, name: str, disk_bytes: int) -> None:
-    """Make the models directory, and remove stale staging. Raises NoPlaceForModels if that fails,
-    or less than `disk_bytes` are free."""
+    """Make the models directory and remove stale staging. Raises NoPlaceForModels, also for less
+    than `disk_bytes` free."""
     problem = f"The models directory {models_dir} can't be made"
     with system_errors_as(NoPlaceForModels, problem, _HINT):
         models_dir.mkdir(parents=True, exist_ok=True)
@@ -71,8 +69,7 @@ def prepare(models_dir: Path, name: str, disk_bytes: int) -> None:
 
 
 def remove_stale(models_dir: Path) -> None:
-    """Remove staging directories of dead processes, and those a day old: a pid may be in use
-    again."""
+    """Remove staging directories of dead processes, and those a day old: pids may be reused."""
     for path in models_dir.glob(f"{STAGING}*"):
         pid = path.name.removeprefix(STAGING).partition("-")[0]
         old = time.time() - _modified(path) > STALE_SECONDS

@@ -1,7 +1,5 @@
-"""Reads a model's tokenizer files without importing the tokenizer, which takes seconds.
-
-Files that can't be read are ignored.
-"""
+"""Reads a model's tokenizer files without importing the tokenizer, which is slow. Files that
+can't be read are ignored."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ _TOKENS = ("additional_special_tokens", "extra_special_tokens", "added_tokens_de
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
     """Chat `templates` by name, from `template_file`; `vocabulary`: every token as written;
-    `tool_parser`: the configuration's name for the markup of tool calls."""
+    `tool_parser`: the configured markup of tool calls."""
 
     templates: Mapping[str, str]
     vocabulary: frozenset[str]
@@ -63,7 +61,7 @@ def _templates_of_files(directory: Path) -> dict[str, str]:
 
 
 def read_template(path: str) -> str:
-    """Return a user's chat template. Raises ConfigError if it can't be read."""
+    """Raises ConfigError if the user's chat template can't be read."""
     try:
         return _template(Path(path))
     except OSError as error:

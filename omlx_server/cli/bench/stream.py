@@ -1,8 +1,5 @@
-"""When the tokens of answers came, and how fast. Times are seconds on one clock.
-
-Bytes are parsed when the answer is over. Events may carry several tokens, so each counts as `tokens
-/ len(times)`.
-"""
+"""When the tokens of answers came, and how fast. Times are seconds on one clock. Each event
+counts as `tokens / len(times)`, since it may carry several tokens."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence

@@ -21,7 +21,7 @@ _OTHER_TYPES = {
 
 
 def read_adapter(directory: Path, name: str) -> Adapter:
-    """Return the adapter in a directory, with its files' digest. Raises AdapterUnusable."""
+    """Return the adapter, with its files' digest. Raises AdapterUnusable."""
     with _usable(name):
         config = json_file.text(directory / CONFIG)
         rank, scale = _parameters(json.loads(config))
@@ -34,7 +34,7 @@ def read_adapter(directory: Path, name: str) -> Adapter:
 
 
 def check_adapter(directory: Path, name: str) -> None:
-    """Raise AdapterUnusable as `read_adapter` does; reads only the header of the weights."""
+    """Raise as `read_adapter`; reads only the header of the weights."""
     with _usable(name):
         _parameters(json.loads(json_file.text(directory / CONFIG)))
         with (directory / WEIGHTS).open("rb") as file:

@@ -25,8 +25,8 @@ NONE = "none"
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlaces:
-    """The places of a model's adapters: at `model`, and below `directory` by its `names`. `default`
-    is a name, a path, or empty."""
+    """The places of a model's adapters: at `model`, and below `directory` by its `names`.
+    `default` is a name, a path, or empty."""
 
     model: Path
     names: tuple[str, ...]
@@ -34,8 +34,8 @@ class AdapterPlaces:
     default: str = ""
 
     def all(self) -> dict[str, Path]:
-        """Return the adapters' directories by name. The default's path goes first, then the model's
-        own."""
+        """Return the adapters' directories by name: the default's path, then the model's own,
+        then others."""
         directories = {path.name: path for path in (self._default_path(),) if path is not None}
         roots = [self.model / FOLDER]
         if self.directory is not None:
@@ -46,7 +46,7 @@ class AdapterPlaces:
         return dict(sorted(directories.items()))
 
     def directory_of(self, name: str) -> Path:
-        """Return the directory of that adapter. Raises AdapterNotFound."""
+        """Raises AdapterNotFound."""
         directories = self.all()
         if name not in directories:
             raise AdapterNotFound(

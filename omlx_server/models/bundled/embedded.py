@@ -13,7 +13,7 @@ from omlx_server.models.progress import ProgressListener, Silent
 def ensure(
     model: EmbeddedModel, models_dir: Path, *, progress: ProgressListener | None = None
 ) -> Path:
-    """Return the model's directory; fetch it if it is missing. Raises ModelUnavailable."""
+    """Return the model's directory; fetch it if missing. Raises ModelUnavailable."""
     target = models_dir / model.full_name
     if is_complete(model, target):
         return target

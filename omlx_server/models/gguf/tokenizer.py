@@ -1,7 +1,5 @@
-"""Converts the starter's tokenizer from GGUF to tokenizer.json and tokenizer_config.json.
-
-GGUF stores the name of a split rule ("smollm"), not the rule, which is written down here.
-"""
+"""Converts the starter's tokenizer from GGUF. GGUF stores only the name of a split rule
+("smollm")."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,8 +42,7 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
 
 
 def tokenizer_config(fields: Mapping[str, Any], max_length: int) -> dict[str, Any]:
-    """Return the content of tokenizer_config.json, with the chat template. `max_length` in
-    tokens."""
+    """Return tokenizer_config.json, with the chat template. `max_length` in tokens."""
     tokens = fields["tokenizer.ggml.tokens"]
     roles = {
         name: tokens[fields[f"tokenizer.ggml.{role}_token_id"]] for role, name in _HF_ROLES.items()

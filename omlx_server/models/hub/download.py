@@ -49,8 +49,8 @@ class Downloaded:
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """A model's directory `target`, the one that is `staged` for it, and the latter's name `ready`
-    while its files are moved."""
+    """A model's directory `target`, the `staged` one for it, and the latter's name `ready` while
+    its files are moved."""
 
     staged: Path
     target: Path
@@ -98,7 +98,7 @@ def download(
     `revision` other than main is a directory `org/name@revision`, never in a cache.
 
     Raises ModelUnavailable: no such model, none for MLX, no room, or no network; what has come
-    stays for the next time.
+    stays.
     """
     name = str(HubName(repo_id, revision))
     with explained(repo_id):
@@ -110,7 +110,7 @@ def download(
 
 
 def is_half_updated(name: str, models_dir: Path) -> bool:
-    """Whether a process was killed while it updated the model; the next download ends that."""
+    """Whether a process was killed during an update, which the next download ends."""
     return _Directory.of(name, models_dir).ready.is_dir()
 
 

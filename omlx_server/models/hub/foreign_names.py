@@ -20,7 +20,7 @@ class ForeignName:
 
 
 def foreign_name(text: str) -> ForeignName | None:
-    """Return the answer to a name of GGUF files; None for any other text."""
+    """Return the answer to a name of GGUF files; None for other text."""
     text = text.strip()
     if (host := _OLLAMA.match(text)) is not None:
         return _of_ollama(re.split("[?#]", text[host.end() :], maxsplit=1)[0])

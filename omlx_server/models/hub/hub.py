@@ -1,6 +1,6 @@
-"""Models from Hugging Face: the local cache that other programs share, and the hub's answers.
+"""Models from Hugging Face: the local cache and the hub's answers. Any thread.
 
-Files of code and pickles are never downloaded. Any thread.
+Files of code and pickles are never downloaded.
 """
 
 import os
@@ -121,7 +121,7 @@ class Hub:
         return self.root / f"models--{repo_id.replace('/', '--')}"
 
     def look(self, repo_id: str, revision: str = MAIN) -> Remote:
-        """Ask the hub for a model's files. Raises as `explained`, but HubSilent for NoNetwork."""
+        """Ask for a model's files. Raises as `explained`, but HubSilent for NoNetwork."""
         api = HfApi(endpoint=self.endpoint)
         try:
             with explained(repo_id):
@@ -138,7 +138,7 @@ class Hub:
         return Remote(repo_id, commit, files, tuple(sorted(entries.keys() - wanted)))
 
     def _tree(self, repo_id: str, commit: str) -> Iterator[RepoFile]:
-        """Yield the files of a commit. HfApi.list_repo_tree has no timeout."""
+        """Yield a commit's files. HfApi.list_repo_tree has no timeout."""
         address = f"{self.endpoint or constants.ENDPOINT}/api/models/{repo_id}/tree/{commit}"
         url: str | None = f"{address}?recursive=true"
         while url is not None:
@@ -192,7 +192,7 @@ def repo_id_of(folder: Path) -> str:
 
 
 def folder_of(path: Path) -> Path:
-    """Return the cache's folder of a snapshot; any other path unchanged."""
+    """Return the cache's folder of a snapshot; other paths unchanged."""
     folder = path.parent.parent
     return folder if path.parent.name == "snapshots" and repo_id_of(folder) else path
 

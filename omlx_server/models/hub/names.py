@@ -1,7 +1,4 @@
-"""Parses names of the hub's models: org/name, its address in a browser, or a short name.
-
-A revision other than main is a model of its own: org/name@revision.
-"""
+"""Parses names of the hub's models: org/name, org/name@revision, an address, or a short name."""
 
 import os
 import re
@@ -26,7 +23,7 @@ _PAGES = ("tree", "blob", "resolve", "raw", "commit", "commits")
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A repository of the hub at a revision: a branch, a tag or a commit."""
+    """A repository of the hub at a branch, tag or commit."""
 
     repo_id: str
     revision: str = MAIN
@@ -36,7 +33,6 @@ class HubName:
 
 
 def hub_name(text: str) -> HubName | None:
-    """Return the hub's model that a text names, or None."""
     if len(text) > LONGEST_NAME:
         return None
     text = text.strip()

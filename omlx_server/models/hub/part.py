@@ -3,9 +3,9 @@
     <name>.incomplete          the bytes, with holes where none have come yet
     <name>.ranges.incomplete   the note: how many bytes of each range are there
 
-Bytes are written before they are noted, and the note goes before the rename, so a process may be
-killed at any moment. Bytes without a note are the beginning of the file. Any thread; a lock keeps
-other processes away.
+A process may be killed at any moment: bytes are written before they are noted, and the note goes
+before the rename. Bytes without a note are the file's beginning. Any thread; a lock keeps other
+processes away.
 """
 
 import errno
@@ -47,7 +47,7 @@ class Range:
 
 
 class PartFile:
-    """A file that this process alone fills, in ranges of `range_bytes` or of an earlier process's
+    """A file that this process alone fills, in ranges of `range_bytes` or an earlier process's
     size. `wait` is called with seconds while another process has the file."""
 
     def __init__(
@@ -76,8 +76,8 @@ class PartFile:
             self._note_count(at)
 
     def join_ranges(self) -> tuple[Range, int] | None:
-        """Make one empty range of the whole file; return it and the number of bytes lost, or None
-        if that was done before."""
+        """Make one empty range of the file; return it and the bytes lost, or None if done
+        before."""
         with self._lock:
             if self._file.closed or len(self.ranges) == 1:
                 return None

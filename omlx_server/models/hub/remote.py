@@ -16,7 +16,7 @@ from omlx_server.models.kind import kind_in
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository. Large ones have a `sha256`; `blob` is git's SHA-1 of the others."""
+    """Large files have a `sha256`; `blob` is git's SHA-1 of the others."""
 
     path: str
     nbytes: int
@@ -49,7 +49,7 @@ class Remote:
         return tuple(file for file in self.files if not file.sha256)
 
     def check_files(self) -> None:
-        """Raise ModelUnavailable unless the names of its files are a model's."""
+        """Raise ModelUnavailable unless the file names are a model's."""
         names = [file.path for file in self.files]
         missing = "config.json" if "config.json" not in names else ""
         if not missing and layout.INDEX not in names:
@@ -58,7 +58,7 @@ class Remote:
             raise self._unfit(f"has no {missing}{layout.holding([*names, *self.others])}")
 
     def check_contents(self, directory: Path) -> None:
-        """Raise ModelUnavailable unless its small files, in `directory`, are a servable model's."""
+        """Raise ModelUnavailable unless the small files in `directory` are a servable model's."""
         names = {file.path for file in self.files}
         config = read_json(directory / "config.json")
         if not isinstance(config, dict):

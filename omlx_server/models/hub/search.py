@@ -24,7 +24,7 @@ _BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "F4": 4}
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A model of the hub. `downloads` of the last month; `problem` says why it can't be served."""
+    """`downloads` of the last month; `problem` says why it can't be served."""
 
     name: str
     weight_bytes: int | None

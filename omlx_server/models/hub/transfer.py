@@ -1,7 +1,6 @@
 """Fetches large files over HTTP, in ranges over several connections, and resumes them.
 
-One stream is slower than the line, and huggingface_hub starts a file anew in each process. Servers
-that allow fewer connections, or send whole files only, are followed.
+Servers that allow fewer connections, or send whole files only, are followed.
 """
 
 import errno
@@ -55,9 +54,7 @@ def transfer(files: Sequence[FileTransfer], pauses: Sequence[float], report: Rep
     that are here and may raise to end it. Retries after each of the `pauses` (seconds), anew when
     bytes have come.
 
-    Raises:
-        HTTPError: the network or the server failed.
-        OSError: the disk failed, or the server sent another number of bytes.
+    Raises HTTPError if network or server failed, OSError if the disk failed or the size is wrong.
     """
     return _Transfer(files, pauses).run(report)
 
@@ -67,7 +64,7 @@ class _WholeOnly(Exception):
 
 
 class _NoProgress(Exception):
-    """A range got no bytes after all pauses; `came` bytes had come before."""
+    """A range got no bytes after all pauses, but `came` bytes before."""
 
     def __init__(self, cause: Exception, came: int) -> None:
         self.cause, self.came = cause, came
@@ -75,8 +72,6 @@ class _NoProgress(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Opened:
-    """A part, the ranges that nobody fetches yet, and the number of those being fetched."""
-
     part: PartFile
     file: FileTransfer
     waiting: deque[Range]
@@ -128,7 +123,7 @@ class _Transfer:
         return self._came
 
     def _stop(self, problem: Exception | None = None) -> None:
-        """Stop, for the first `problem` if any. A later write raises TransferStopped."""
+        """Stop, for the first `problem` if any. Later writes raise TransferStopped."""
         with self._changed:
             self._problem = self._problem or problem
             self._is_stopped = True
@@ -191,7 +186,7 @@ class _Transfer:
             self._changed.notify_all()
 
     def _fetch_one(self, opened: _Opened, part_range: Range) -> bool:
-        """Fetch a range. Returns False if the server answers other threads only."""
+        """Return False if the server answers other threads only."""
         try:
             self._fetch(opened, part_range)
         except _WholeOnly:

@@ -2,8 +2,8 @@
 
     <dir>/.downloads/.ready-models--<org>--<name>/    what goes into <dir>/<org>/<name>
 
-Once the files have this name, `finish` completes the update. Meanwhile the model has no
-config.json, so nobody loads a mixture. Only the holder of the model's lock calls this.
+Meanwhile the model has no config.json, so nobody loads a mixture. Only the holder of the model's
+lock calls this.
 """
 
 import errno
@@ -24,8 +24,8 @@ _NOTES, _NOTE_END = Path(".cache", "huggingface", "download"), ".metadata"
 
 
 def publish(staged: Path, ready: Path, target: Path, names: Collection[str]) -> None:
-    """Move the files below `staged` into the model at `target`, and remove earlier files that are
-    not among `names`, but not the owner's. Raises OSError if `target` is on another disk."""
+    """Move the files below `staged` into `target`, and remove the earlier version's that are not
+    among `names`. Raises OSError if `target` is on another disk."""
     if staged.stat().st_dev != target.stat().st_dev:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
     gone = list(_gone(target, names))
