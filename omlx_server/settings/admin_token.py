@@ -1,7 +1,5 @@
 """The admin token, in a file beside the user's config; OMLX_ADMIN_TOKEN wins over it. Blocking.
-
-Of two servers that start at once the first makes the token for both.
-"""
+Servers that start at once share one token."""
 
 import os
 import re
@@ -27,7 +25,7 @@ class TokenFileError(PlaceUnusable):
 
 
 def token_file() -> Path:
-    """Return the path of the token's file. Raises TokenFileError without a home directory."""
+    """Raises TokenFileError without a home directory."""
     try:
         return own_place(USER_CONFIG).with_name(_NAME)
     except ConfigError as error:
@@ -35,10 +33,8 @@ def token_file() -> Path:
 
 
 def admin_token(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the token. Make the file if it has none, with mode 0600.
-
-    Raises TokenFileError if the file can't be used, ConfigError if OMLX_ADMIN_TOKEN is invalid.
-    """
+    """Return the token. Make the file if it has none, with mode 0600. Raises TokenFileError if
+    the file can't be used, ConfigError if OMLX_ADMIN_TOKEN is invalid."""
     if token := _from_environ(environ):
         return token
     path = token_file()

@@ -24,7 +24,6 @@ def warnings(loaded: Loaded) -> list[str]:
 
 
 def unknown_models(models: ModelsSettings, known: Collection[str]) -> Iterator[str]:
-    """Yield a line for each unknown model in aliases, overrides and pinned."""
     for alias in models.aliases:
         if (target := models.resolve_alias(alias)) not in known:
             yield f"models.aliases: {alias} stands for {target}, which is not here"

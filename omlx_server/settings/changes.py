@@ -44,8 +44,8 @@ class Changes:
 
 
 def changes(old: Settings, new: Loaded) -> Changes:
-    """Return the changes from `old` to `new`. Raises ConfigError if new values contradict old ones
-    that stay until a restart, or all API keys are gone."""
+    """Return the changes. Raises ConfigError if new values contradict old ones that stay until a
+    restart, or all API keys are gone."""
     different = [key for key in KEYS if value_of(old, key) != value_of(new.settings, key)]
     applied = [key for key in different if _applies(key, old, new.settings)]
     in_force = _in_force(old, new.settings, applied)
@@ -69,9 +69,8 @@ def _keys_are_not_lost(old: Settings, new: Loaded) -> None:
 
 
 def _applies(key: str, old: Settings, new: Settings) -> bool:
-    """Whether a change applies without a restart. cache.hot_cache_only can only be turned on,
-    because the cold tier's state is unknown after a time without it, and not while responses are on
-    disk."""
+    """cache.hot_cache_only can only be turned on, as the cold tier's state is unknown after a
+    time without it, and not while responses are on disk."""
     if key == "cache.hot_cache_only":
         return new.cache.hot_cache_only and old.responses.store != "disk"
     return bool(live(key))

@@ -1,7 +1,5 @@
-"""Changes one key of a config file at a time; its comments stay. Blocking.
-
-The file is written whole or not at all; all but `write_config` write only a valid one.
-"""
+"""Changes one key of a config file at a time; its comments stay. Blocking. The file is written
+whole or not at all."""
 
 import os
 import re
@@ -44,12 +42,8 @@ class Written:
 
 
 def set_key(path: Path, dotted: str, text: str) -> Written:
-    """Set a key to a flag's text. A file with a secret gets mode 0600.
-
-    Raises:
-        ConfigError: there is no such key, or the file would not be valid with this value.
-        PlaceUnusable: the file can't be read or written.
-    """
+    """Set a key to a flag's text. A file with a secret gets mode 0600. Raises ConfigError for an
+    unknown key or an invalid file, PlaceUnusable if the file can't be read or written."""
     new = _new_value(dotted, text, f"file {path}")
     after = _text_with(path, [new])
     is_secret = dotted in SECRETS and bool(new.value)
@@ -65,8 +59,8 @@ def set_keys(path: Path, texts: Mapping[str, str]) -> None:
 
 
 def unset_key(path: Path, dotted: str) -> bool:
-    """Remove a key, or all overrides of a model, and overrides' tables that are then empty. Returns
-    whether the file had it. Raises as `set_key`."""
+    """Remove a key, or all overrides of a model, and tables that are then empty. Return whether
+    the file had it. Raises as `set_key`."""
     text = read_config(path) if path.exists() else ""
     values = parse_toml(text, path)
     names = _names(dotted, table_at(values, _OVERRIDES))
@@ -133,10 +127,8 @@ def _text_with(path: Path, values: Iterable[_NewValue]) -> str:
 
 
 def write_config(path: Path, text: str, *, is_private: bool = False) -> None:
-    """Write the whole file or nothing. A new file, or one with `is_private`, gets mode 0600.
-
-    Raises PlaceUnusable if it can't be written, ConfigError if the text is not UTF-8.
-    """
+    """A new file, or one with `is_private`, gets mode 0600. Raises PlaceUnusable if it can't be
+    written, ConfigError if the text is not UTF-8."""
     target = path.resolve()  # a link stays a link
     try:
         data = text.encode()

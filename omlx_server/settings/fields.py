@@ -1,7 +1,4 @@
-"""Sections of the settings and their keys, which msgspec checks: it loads quickly.
-
-Marks in a key's annotation say how its value is read and described.
-"""
+"""Sections of the settings and their keys, checked by msgspec, which loads quickly."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,12 +16,12 @@ M = TypeVar("M")
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the config file. `of` checks all values; the constructor checks no types."""
+    """A table of the config file. The constructor checks no types; `of` does."""
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """Make the section from a table. Raises ValueError for an unknown key or value, ConfigError
-        for values that contradict each other."""
+        """Raises ValueError for an unknown key or value, ConfigError for values that contradict
+        each other."""
         fields = fields_of(cls)
         if unknown := values.keys() - fields.keys():
             raise ValueError(f"{cls.__name__} has no {', '.join(sorted(unknown))}")

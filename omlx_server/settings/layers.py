@@ -1,5 +1,5 @@
 """Loads the settings from their layers: flag or --set, variable OMLX_SECTION__KEY, config file,
-fallback of the calling program, default. The first that has a key wins."""
+fallback of the calling program, default. The first with a key wins."""
 
 import difflib
 import os
@@ -55,12 +55,8 @@ def load(
     fallbacks: Mapping[str, str] = MappingProxyType({}),
 ) -> Loaded:
     """Return the settings in force. `overrides` and `fallbacks` map "section.key" to texts of
-    flags.
-
-    Raises:
-        ConfigError: a key is unknown, a value is not allowed, or the named file is missing.
-        PlaceUnusable: the config file or the home directory can't be used.
-    """
+    flags. Raises ConfigError for an unknown key, a value that is not allowed, or a missing named
+    file; PlaceUnusable for the config file or the home directory."""
     source = find_config(config, environ)
     entries = _from_flags(fallbacks, "fallback")
     entries |= _from_text(read_config(source), source) if source else {}
@@ -83,8 +79,8 @@ def named_config(config: Path | None, environ: Mapping[str, str]) -> Path | None
 
 
 def find_config(config: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the config file in use, if any. Raises ConfigError if the named file does not exist,
-    PlaceUnusable if a place can't be looked at."""
+    """Return the config file in use, if any. Raises ConfigError if the named file does not
+    exist, PlaceUnusable if a place can't be looked at."""
     named = named_config(config, environ)
     if named is None:
         return next(filter(_is_there, search_path()), None)
@@ -108,8 +104,7 @@ def _is_there(path: Path) -> bool:
 
 
 def check_text(text: str, path: Path, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise ConfigError unless a config with this text is valid with `environ`, which may hold API
-    keys."""
+    """Raise ConfigError unless a config with this text is valid with `environ`."""
     _settings_of(_from_text(text, path) | _from_environ(environ))
 
 
@@ -149,7 +144,7 @@ def _from_text(text: str, path: Path) -> dict[str, LayerValue]:
 
 
 def read_config(path: Path) -> str:
-    """Return a config file's text. Raises PlaceUnusable, or ConfigError if it is not UTF-8."""
+    """Raises PlaceUnusable, or ConfigError if the file is not UTF-8."""
     try:
         if not path.is_file():  # reading a pipe could block
             raise PlaceUnusable(f"config file {path} can't be read: it is no file")
@@ -161,7 +156,7 @@ def read_config(path: Path) -> str:
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """Parse a file's text. Raises ConfigError with the place of the error."""
+    """Raises ConfigError with the place of the error."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -1,5 +1,5 @@
-"""Dotted keys of single models' settings: models.overrides.NAME.KEY, with dots for tables in KEY
-(presets.coder.temperature). NAME may have dots and slashes, and stand in quotes."""
+"""Dotted keys of single models' settings: models.overrides.NAME.KEY. NAME may have dots and
+slashes, and stand in quotes; KEY has dots for tables (presets.coder.temperature)."""
 
 import difflib
 import re
@@ -66,7 +66,7 @@ class OverrideKey:
         return value if self.key.startswith(f"{_TEMPLATE_KWARGS}.") else plain(value)
 
     def value_in(self, settings: Settings) -> object:
-        """Return the value in `settings`. Raises OmlxError if it is not set."""
+        """Raises OmlxError if it is not set."""
         overrides = settings.models.overrides
         value = plain(overrides[self.model]) if self.model in overrides else {}
         for name in self.path[3:]:

@@ -110,7 +110,7 @@ class ModelOverrides(PromptOverride, frozen=True):
 
 
 def explicit_values(table: Section) -> dict[str, Any]:
-    """Return the keys that are set in a table, and in the tables within it."""
+    """Return the keys that are set in a table, and in its tables."""
     values = {name: _explicit(value) for name, value in table}
     return {name: value for name, value in values.items() if value is not None and value != {}}
 
@@ -122,7 +122,7 @@ def _explicit(value: object) -> object:
 
 
 def context_of(overrides: ModelOverrides, trained: int) -> int:
-    """Return the context in tokens: the override, but at most the `trained` length."""
+    """Return the context in tokens: the override, but at most `trained`."""
     return min(trained, overrides.context_length or trained)
 
 

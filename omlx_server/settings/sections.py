@@ -126,7 +126,7 @@ class ModelsSettings(Section, frozen=True):
     ] = field(default_factory=dict)
 
     def resolve_alias(self, name: str) -> str:
-        """Follow the aliases from `name` to a name that is none. Raises ConfigError for a cycle."""
+        """Return the final name. Raises ConfigError for a cycle."""
         seen = [name]
         while (name := self.aliases.get(seen[-1], "")) not in ("", *seen):
             seen.append(name)
@@ -194,7 +194,7 @@ class CacheSettings(Section, frozen=True):
 
     @property
     def has_cold(self) -> bool:
-        """Whether the settings want a cold tier; its directory may be unusable."""
+        """Whether a cold tier is wanted; its directory may be unusable."""
         return self.enabled and not self.hot_cache_only
 
 
@@ -290,8 +290,6 @@ class ClusterSettings(Section, frozen=True):
 
 
 class Settings(Section, frozen=True):
-    """All sections, by default without any file or environment variable."""
-
     server: ServerSettings = field(default_factory=ServerSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     models: ModelsSettings = field(default_factory=ModelsSettings)
@@ -314,8 +312,8 @@ class Settings(Section, frozen=True):
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
 
     def overrides_of(self, names: Iterable[str]) -> ModelOverrides:
-        """Return a model's overrides, merged from those of its `names` and their aliases. A later
-        name wins, and an alias wins over all names."""
+        """Return a model's overrides, merged from those of its `names` and aliases. A later name
+        wins, and an alias wins over all names."""
         all_names = list(dict.fromkeys(names))
         all_names += [
             alias for alias in self.models.aliases if self.models.resolve_alias(alias) in all_names

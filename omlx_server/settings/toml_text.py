@@ -1,4 +1,4 @@
-"""Changes one value in the text of a TOML file; all else stays, comments too. Pure."""
+"""Changes one value in the text of a TOML file; all else stays, comments too."""
 
 import re
 import tomllib
@@ -18,8 +18,7 @@ _Way = Callable[[str, Sequence[str], object], str]
 
 
 def with_value(text: str, path: Sequence[str], value: object) -> str:
-    """Set the key at `path`. Raises ValueError if the text is no TOML, or other keys would
-    change."""
+    """Raises ValueError if the text is no TOML, or other keys would change."""
     expected = _changed(tomllib.loads(text), path, value)
     # A heading can't come twice.
     ways: list[_Way] = [_below_a_heading, _in_place] if len(path) >= _DEEP else [_in_place]
@@ -32,8 +31,7 @@ def with_value(text: str, path: Sequence[str], value: object) -> str:
 
 
 def without(text: str, path: Sequence[str]) -> str:
-    """Remove the key or table at `path`; comments outside of it stay. Raises ValueError as
-    `with_value`."""
+    """Remove the key or table at `path`; comments outside of it stay. Raises as `with_value`."""
     if not has_key(tomllib.loads(text), path):
         return text
     expected = _without_empty(_changed(tomllib.loads(text), path, None), path)
@@ -116,8 +114,7 @@ def _put(table: Any, path: Sequence[str], value: object) -> None:
 
 
 def _without_headings(text: str, path: Sequence[str]) -> str:
-    """Remove the headings of the table at `path` and of its tables, with their keys. Comments
-    behind the last key stay: they may be about what follows."""
+    """Comments behind the last key stay: they may be about what follows."""
     result: list[str] = []
     was_last = False
     for heading, lines in _blocks(text):

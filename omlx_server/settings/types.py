@@ -43,8 +43,8 @@ def parse_size(value: object) -> object:
 
 
 def format_size(size: int) -> str:
-    """Write a size exactly, with the first unit that divides it: TB, GB, MB, then TiB to KiB, else
-    B."""
+    """Write a size exactly, with the first unit that divides it: TB, GB, MB, then TiB to KiB,
+    else B."""
     for name, unit in (_TENS | _TWOS).items():
         count, remainder = divmod(size, unit)
         if count and not remainder:
@@ -66,8 +66,8 @@ def expanded(value: str | Path) -> Path:
 
 def own_place(written: str, home: Path | None = None) -> Path:
     """Return the path of this program's file, `written` as ~/.cache/omlx_server/kv: in the XDG
-    directory of its kind if that is set and our directory is not in home yet. Raises PlaceUnusable
-    without a home directory."""
+    directory if that is set and our directory is not in home yet. Raises PlaceUnusable without a
+    home directory."""
     for start, variable in _BASES.items():
         base = os.environ.get(variable, "")
         moves = written.startswith(start) and Path(base).is_absolute()
@@ -88,8 +88,8 @@ def _at_home(written: str, home: Path | None) -> Path:
 
 
 def place(text: str) -> Path:
-    """Return a text's path. Raises ValueError if no file can have this name, ConfigError or
-    PlaceUnusable without such a home directory."""
+    """Raises ValueError if no file can have this name, ConfigError or PlaceUnusable without such
+    a home directory."""
     if not text or "\0" in text:
         raise ValueError("no file has such a name")
     return expanded(text)

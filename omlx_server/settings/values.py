@@ -69,8 +69,8 @@ def typed(text: str, field: Field) -> object:
 
 
 def _argument(text: str) -> object:
-    """Return the value of a template's argument: a number or boolean if it would print the same
-    text; in double quotes always a text."""
+    """Return a template's argument: a number or boolean if it would print the same text; in
+    double quotes always a text."""
     stripped = text.strip()
     value = number(stripped)
     if not isinstance(value, str):
@@ -87,7 +87,7 @@ def _list(text: str) -> object:
 
 
 def from_json_or_toml(text: str) -> object:
-    """Parse JSON, or a TOML value; else return the text."""
+    """Parse JSON or a TOML value; else return the text."""
     with suppress(ValueError, RecursionError):
         return json.loads(text)
     with suppress(ValueError, RecursionError):
@@ -131,7 +131,6 @@ def choices_of(field: Field) -> list[str]:
 
 
 def words_of(field: Field) -> str:
-    """Describe a field's values, in words made from the field itself."""
     if says := field.mark(Wording):
         return str(says)
     schema = schema_of(field)

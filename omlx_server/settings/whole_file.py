@@ -15,8 +15,7 @@ OTHERS = 0o077
 
 @contextmanager
 def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
-    """Yield a new file that replaces `path` at the end of the `with`, unless that fails. Raises
-    OSError."""
+    """Yield a new file that replaces `path` at the end, unless that fails. Raises OSError."""
     number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(number, "wb") as file:
