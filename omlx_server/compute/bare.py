@@ -23,7 +23,6 @@ _SIDE = 512
 
 @contextmanager
 def mlx_lm_caches(model: nn.Module) -> Iterator[None]:
-    """Make `model` create mlx-lm's caches within the block."""
     ours = vars(model).pop("make_cache", None)
     try:
         yield
@@ -91,7 +90,7 @@ class Gap:
 
 
 def gap_after(loaded: LoadedModel, tokens: Sequence[int], first: int, second: int) -> Gap:
-    """Return the gap of two tokens after `tokens`. Waits."""
+    """Waits."""
     model, caches = loaded.target, cache_ops.new_caches(loaded.target)
     size, last = device_policy.current().chunk, len(tokens) - 1
     for start in range(0, last, size):

@@ -118,7 +118,6 @@ class LiveBatch:
         return len(self.rows) - (len(self._beginners.joins) if self._beginners else 0)
 
     def drop(self, ids: Collection[SequenceId]) -> None:
-        """Remove rows, ignoring unknown ids."""
         keep = [i for i, row in enumerate(self.rows) if row.id not in ids]
         if len(keep) == len(self.rows):
             return
@@ -153,7 +152,6 @@ class LiveBatch:
         self.has_newcomers = True
 
     def _add_beginners(self, arrivals: Sequence[Prefilled]) -> None:
-        """Their caches stay apart until the next decode."""
         assert self._beginners is None, "a batch is decoded before others join"
         if not self.rows and len(arrivals) == 1:
             self._add_rows(arrivals[0])
@@ -363,7 +361,6 @@ def _drafter_of(model: nn.Module, vocab: int) -> Drafter | None:
 def _join_layers(
     layers: Caches, incoming: list[Caches], *, own_solo: bool, solo: bool
 ) -> Iterator[Cache]:
-    """Yield the merged caches, each once it is in `layers`."""
     for number in range(len(layers)):
         layers[number] = _joined(layers, incoming, number, own_solo=own_solo, solo=solo)
         yield layers[number]

@@ -143,7 +143,6 @@ def rejoin(caches: Caches) -> None:
 
 
 def lose(caches: Caches) -> None:
-    """Mark caches as lost to blocks, after a failed step."""
     for leaf in leaves(caches):
         codec_of(leaf).lose(leaf)
 
@@ -154,7 +153,7 @@ def lost_rows(caches: Caches) -> set[int]:
 
 
 def merge(rows: Sequence[Caches]) -> Caches:
-    """Merge solo caches into one batch. They stay usable."""
+    """The caches stay usable."""
     return [members[0].merge(list(members)) for members in zip(*rows, strict=True)]
 
 
@@ -165,7 +164,6 @@ def extend(batch: Caches, other: Caches) -> None:
 
 
 def keep_rows(batch: Caches, rows: Sequence[int]) -> None:
-    """Keep only these rows, in this order."""
     for cache in batch:
         cache.filter(list(rows))
 
@@ -199,7 +197,6 @@ def nbytes(caches: Caches) -> int:
 
 
 def compute_rearranged(caches: Iterable[Cache]) -> None:
-    """Compute caches whose rows changed, part by part."""
     compute_copies(
         array
         for cache in caches

@@ -86,7 +86,6 @@ class Prefiller:
 
     @property
     def lost(self) -> list[SequenceId]:
-        """Unfinished prompts whose caches refer to lost tokens."""
         return [id for id, caches in self._unfinished.items() if cache_ops.lost_rows(caches)]
 
     def fail(self, ids: Sequence[SequenceId], *, together: bool) -> None:

@@ -119,8 +119,6 @@ def use_rows_of_own_length(model: nn.Module) -> Quantised:
 
 
 class _OwnCaches:
-    """The weak reference avoids a cycle."""
-
     def __init__(self, model: nn.Module) -> None:
         self._model = ref(model)
         self._make: Callable[[nn.Module], Caches] | None = getattr(type(model), "make_cache", None)
@@ -155,8 +153,6 @@ def _makers(
 
 
 class _Witness(Plain):
-    """A plain scheme that notes its head dims, and whether attention used it."""
-
     def __init__(self) -> None:
         self.head_dims: set[int] = set()
         self.attended = False

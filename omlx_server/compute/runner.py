@@ -85,7 +85,6 @@ class ModelRunner:
 
     @property
     def lost(self) -> list[SequenceId]:
-        """Live rows and unfinished prefills that refer to lost tokens."""
         ids = self._batch.ids
         rows = [ids[index] for index in sorted(cache_ops.lost_rows(self._batch.caches))]
         return [*rows, *self._prefiller.lost]
@@ -143,7 +142,6 @@ class ModelRunner:
         return Decoding(sampled, () if step.verifies else tuple(self._cut_rows(step.row_cuts)))
 
     def reset(self) -> None:
-        """Forget all rows and prefills; their caches are lost to blocks."""
         if self.tell is not None:
             self.tell(Reset())
         self.runs.lose()

@@ -75,12 +75,10 @@ class SamplingRow:
 
     @property
     def constrained(self) -> bool:
-        """Whether its next token must obey a constraint that has not ended."""
         constraint = self.constraint
         return constraint is not None and not (constraint.problem or constraint.done)
 
     def key(self) -> tuple[int, int]:
-        """Return the random key of the next token, from (seed, choice, position)."""
         sampling = self.sampling
         text = f"{sampling.seed}:{self.id.choice}:{self.position}".encode()
         digest = hashlib.blake2b(text, digest_size=8).digest()
@@ -121,7 +119,6 @@ class SamplingRow:
 
 
 def nbytes(rows: Sequence[SamplingRow]) -> int:
-    """Return the bytes of the rows' histories."""
     tables = {row.history.table for row in rows if row.history is not None}
     return sum(table.entries.nbytes for table in tables)
 

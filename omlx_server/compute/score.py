@@ -37,7 +37,6 @@ def score_prompt(
 
 
 def launch_slice(model: nn.Module, caches: Caches, tokens: Sequence[int]) -> None:
-    """Launch another rank's share of a forward."""
     device.launch(model(mx.array([list(tokens)]), cache=caches))
     cache_ops.evaluate(caches, wait=False)
 

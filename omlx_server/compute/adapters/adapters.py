@@ -76,7 +76,7 @@ class AdapterStore:
         check_shapes(adapter, model)
 
     def touch(self, adapter: Adapter) -> bool:
-        """Mark as most recently used. Return whether it is loaded."""
+        """Mark as used. Return whether it is loaded."""
         if adapter not in self.loaded:
             return False
         del self.loaded[adapter]
@@ -137,7 +137,6 @@ class AdapterStore:
                 place.restore()
 
     def adapted(self, forward: Callable[..., A], rows: RowAdapters) -> Callable[..., A]:
-        """Return a forward over rows with these adapters."""
         if not any(rows):
             return forward
 

@@ -72,8 +72,6 @@ def _matrices(adapter: Adapter, arrays: Mapping[str, mx.array]) -> Matrices:
 
 
 class LayerEntry:
-    """A layer of a model, by its name in its parent."""
-
     def __init__(self, parent: dict[str, object] | list[object], name: str) -> None:
         self._parent = parent
         self._key: str | int = name if isinstance(parent, dict) else _index(name)
@@ -90,7 +88,6 @@ class LayerEntry:
 
 
 def _index(name: str) -> int:
-    """Raises ValueError for "01" and other spellings."""
     if not (name.isdecimal() and name == str(int(name))):
         raise ValueError(name)
     return int(name)

@@ -30,8 +30,6 @@ _F32 = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdapterStack:
-    """The matrices of all adapters in one layer."""
-
     a: mx.array
     b: mx.array
     having: frozenset[bytes]
@@ -88,7 +86,6 @@ class RankGroup:
         return AdapterStack(a, b, having | {adapter.digest} if new else having)
 
     def without(self, adapter: Adapter) -> "Work[RankGroup]":
-        """Return the group without one adapter, in slices."""
         slot = 1 + self.adapters.index(adapter)
         slots = mx.array([at for at in range(1 + len(self.adapters)) if at != slot])
         stacks = yield from _compute(
@@ -123,8 +120,6 @@ class RowSlots:
 
 
 class AdaptedLinear:
-    """A linear layer for forwards whose rows have adapters."""
-
     def __init__(self, linear: nn.Module, parts: Sequence[tuple[AdapterStack, RowSlots]]) -> None:
         self._linear = linear
         self._parts = parts

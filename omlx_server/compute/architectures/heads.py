@@ -107,7 +107,7 @@ class Headed(nn.Module):
         return self._logits(out), after
 
     def no_hidden(self, rows: int) -> mx.array:
-        """Return zeros [rows, 1, D] for unknown hidden states."""
+        """Return zeros [rows, 1, D]."""
         norm = self.heads.hidden_norm.weight
         return mx.zeros((rows, 1, norm.shape[0]), dtype=norm.dtype)
 

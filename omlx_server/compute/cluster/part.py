@@ -33,8 +33,6 @@ _MOST_RANGES = 64
 
 @dataclass(frozen=True, slots=True)
 class _Sliced:
-    """A parameter of which a rank keeps a slice along `axis`."""
-
     name: str
     stored: StoredArray
     dtype: mx.Dtype
@@ -50,7 +48,7 @@ class _Sliced:
         return mx.broadcast_to(numbers.reshape(shape), self.stored.shape)
 
     def found(self, taken: mx.array, shape: tuple[int, ...]) -> AxisSlice | None:
-        """Return the slice that a class has `taken`; None unless it is along `axis` alone."""
+        """None unless the slice is along `axis` alone."""
         if taken.shape != shape or taken.dtype != mx.int32:
             return None
         line = taken[

@@ -46,11 +46,11 @@ class Ranks:
         return mx.depends([local], [shared])[0] if self.leads else shared
 
     def least(self, number: int) -> int:
-        """Return the least number of all ranks, which must all call it. Waits."""
+        """All ranks must call it. Waits."""
         return self._of_all(mx.distributed.all_min, number)
 
     def most(self, number: int) -> int:
-        """Return the greatest number of all ranks, which must all call it. Waits."""
+        """All ranks must call it. Waits."""
         return self._of_all(mx.distributed.all_max, number)
 
     def time_sums(self, nbytes: int, rounds: int) -> list[float]:

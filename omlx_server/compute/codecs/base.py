@@ -108,9 +108,7 @@ class Codec:
         """Let the `fresh` cache continue after the first tokens of an idle strip."""
         raise NotImplementedError
 
-    def leave(self, cache: Cache) -> None:
-        """Hand over what blocks and rows refer to."""
-
+    def leave(self, cache: Cache) -> None: ...
     def rejoin(self, cache: Cache) -> None:
         """Let blocks refer again to a solo cache whose merge failed."""
 
@@ -118,9 +116,7 @@ class Codec:
         """Return the rows that refer to lost tokens; 0 for a solo cache."""
         return ()
 
-    def lose(self, cache: Cache) -> None:
-        """Mark the cache as lost to blocks."""
-
+    def lose(self, cache: Cache) -> None: ...
     def scheme(self, cache: Cache) -> Scheme | None:
         return None
 
@@ -140,7 +136,7 @@ def spare_tail(stop: int) -> int:
 
 
 def concatenate(parts: Sequence[Arrays], spare: int = 0) -> Arrays:
-    """Return the parts joined along the token axis, with `spare` zeroed places."""
+    """Join parts along the token axis, with `spare` zeroed places."""
     joined = []
     for pieces in zip(*parts, strict=True):
         first = pieces[0]

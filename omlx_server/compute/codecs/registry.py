@@ -34,7 +34,6 @@ def leaves(caches: Sequence[Cache]) -> Iterator[Cache]:
 
 
 def replaced(caches: Sequence[Cache], change: Callable[[Cache], Cache]) -> list[Cache]:
-    """Return the caches with each leaf replaced by `change` of it."""
     return [
         CacheList(*replaced(cache.caches, change))
         if isinstance(cache, CacheList)

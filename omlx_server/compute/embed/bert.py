@@ -157,8 +157,6 @@ class Encoder(TypedModule):
 
 
 class BertRanker(Encoder):
-    """BertForSequenceClassification with one label."""
-
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.pooler = Dense(config.hidden, config.hidden)
@@ -176,8 +174,6 @@ class RobertaHead(Dense):
 
 
 class RobertaRanker(Encoder):
-    """RobertaForSequenceClassification or XLMRobertaForSequenceClassification, one label."""
-
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.classifier = RobertaHead(config.hidden)

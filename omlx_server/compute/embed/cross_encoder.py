@@ -37,8 +37,6 @@ class CrossEncoder:
 
 
 def relevance(model: BertRanker | RobertaRanker) -> Head:
-    """Return a ranker's head, for relevances float32 [B]."""
-
     def head(hidden: mx.array, batch: Batch) -> mx.array:
         return mx.sigmoid(model.logits(hidden[:, 0]).astype(mx.float32))
 

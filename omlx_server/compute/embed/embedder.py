@@ -68,8 +68,6 @@ class Embedder:
 
 
 def pooled(pooling: Pooling, dimensions: int | None = None) -> Head:
-    """Return the head for vectors float32 [B, D]."""
-
     def head(hidden: mx.array, batch: Batch) -> mx.array:
         return pooling(hidden, batch.lengths, dimensions)
 

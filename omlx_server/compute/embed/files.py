@@ -11,8 +11,6 @@ from omlx_server.errors import ModelUnavailable
 
 @dataclass(frozen=True, slots=True)
 class PipelineModule:
-    """A step in sentence-transformers' modules.json."""
-
     kind: str
     path: str
 

@@ -17,7 +17,6 @@ _GROUP_SIZE = 64
 
 
 def is_cpu() -> bool:
-    """Return whether the default device is the CPU backend, where only float32 is fast."""
     return mx.default_device() == mx.Device(mx.cpu)
 
 
@@ -36,7 +35,6 @@ def active_memory() -> int:
 
 
 def pool_memory() -> int:
-    """Return the bytes of freed buffers."""
     return mx.get_cache_memory()
 
 
@@ -57,7 +55,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def launch(*arrays: Any) -> None:
-    """Start computing arrays, or trees of them."""
     mx.async_eval(*arrays)
 
 

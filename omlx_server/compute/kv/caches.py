@@ -147,7 +147,6 @@ class PackedKVCache:
         return strip
 
     def rejoin(self) -> None:
-        """Make blocks refer to this cache again, after a failed merge."""
         strip = living(self._strip)
         if strip is not None:
             strip.move(self._buffers)

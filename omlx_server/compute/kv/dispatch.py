@@ -88,7 +88,6 @@ def _is_in_parts(queries: mx.array, scheme: Scheme) -> bool:
 
 
 def _row_masks(mask: Any, count: int) -> RowMasks:
-    """Raises ValueError for a mask that the model made."""
     if isinstance(mask, RowMasks):
         return mask
     if isinstance(mask, str) or (mask is None and count == 1):

@@ -136,7 +136,6 @@ class RowGroup:
 
 
 def length_classes(lengths: Sequence[int]) -> list[list[int]]:
-    """Return lists of rows that can share a group."""
     classes: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
         if classes and lengths[row] <= reach(lengths[classes[-1][0]]):

@@ -15,8 +15,6 @@ from omlx_server.compute.kv.spans import Strip, joined
 
 @dataclass(frozen=True, slots=True)
 class RowMasks:
-    """The causal masks of one forward, for all layers."""
-
     masks: dict[tuple[int, tuple[int, ...]], mx.array] = field(default_factory=dict)
 
     def of(self, count: int, lengths: tuple[int, ...]) -> mx.array | str | None:
@@ -33,8 +31,6 @@ class RowMasks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsKV:
-    """Keys or values of a batch: each group's arrays."""
-
     groups: Sequence[tuple[RowGroup, Arrays]]
     scheme: Scheme
     dtype: mx.Dtype
@@ -47,7 +43,6 @@ class RowsKVCache:
     """A batch's cache of one layer, with the interface of mlx-lm's BatchKVCache."""
 
     def __init__(self, scheme: Scheme, parts: Sequence[GroupPart]) -> None:
-        """Each part is one row."""
         self.scheme = scheme
         self._groups = [RowGroup(rows, [parts[row] for row in rows]) for rows in _classes(parts)]
         self._padding: Sequence[int] = ()
@@ -215,7 +210,6 @@ def shared_array(numbers: tuple[int, ...]) -> mx.array:
 
 
 def picked(arrays: Arrays, rows: tuple[int, ...]) -> Arrays:
-    """Return these rows of arrays [B, ...]."""
     if rows == tuple(range(len(arrays[0]))):
         return arrays
     places = shared_array(rows)

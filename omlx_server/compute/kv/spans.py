@@ -32,7 +32,6 @@ T = TypeVar("T")
 
 
 def living(reference: ReferenceType[T] | None) -> T | None:
-    """Return what a weak reference refers to."""
     return reference() if reference is not None else None
 
 
@@ -198,8 +197,6 @@ class TokenRun:
 
 
 class Detachable(Protocol):
-    """A payload that can copy its segment's tokens."""
-
     def detach(self) -> None: ...
 
 
@@ -272,7 +269,6 @@ class Segment:
             self.run.runs.block_bytes -= self.nbytes
 
     def spans(self) -> list["Span"]:
-        """Return the segment in each layer."""
         return [Span(self, strip) for strip in self.run.strips]
 
 

@@ -53,7 +53,6 @@ def _state(file: Path) -> list[int]:
 
 
 def _samples(file: Path) -> str:
-    """Return the digest of 64 samples of 64 KiB."""
     digest, size = hashlib.sha256(), file.stat().st_size
     with file.open("rb") as stream:
         for part in range(_SAMPLES_PER_FILE):

@@ -80,7 +80,6 @@ _AS_LAYER = "model.layers.0."  # a name under which the model's own class conver
 
 
 def _convert(model: nn.Module, style: HeadsStyle, named: Weights, stored: Weights) -> Weights:
-    """Convert weights as the model's own class does: experts stacked, norms around one."""
     renamed = {_AS_LAYER + name.removeprefix("layer."): array for name, array in named.items()}
     # Its class recognises unconverted weights by these.
     signs = {name: array for name, array in stored.items() if "conv1d.weight" in name}

@@ -120,7 +120,7 @@ def loading_part(
 
 
 def open_lazily(path: Path) -> nn.Module:
-    """Return the model with lazy arrays. Raises ModelUnavailable."""
+    """Raises ModelUnavailable."""
     return guarded_load(path, lambda: _open(path))[0]
 
 

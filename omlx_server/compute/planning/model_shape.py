@@ -35,7 +35,6 @@ def scheme_of(loaded: LoadedModel) -> Scheme | None:
 
 
 def tiles_of(scheme: Scheme | None) -> TileSizes | None:
-    """Return the tiles in which attention reads quantised keys and values."""
     if scheme is None:
         return None
     if isinstance(scheme, TurboQuant):

@@ -49,7 +49,6 @@ def planning(
 
 
 def key_of(loaded: LoadedModel) -> str:
-    """Name all that coefficients depend on."""
     scheme = scheme_of(loaded)
     libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"

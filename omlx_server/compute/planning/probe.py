@@ -67,7 +67,6 @@ class ForwardProbe:
         self._spare = all(layer.keeps is not Keeps.PADDED for layer in layers_held(self._short))
 
     def run(self, probe: ProbeForward) -> None:
-        """Run the forward that rank 0 measures."""
         match probe:
             case ProbeForward("prefill", PrefillShape() as prefill):
                 self.prefill(prefill)
@@ -131,7 +130,6 @@ class ForwardProbe:
         return self.measured(forward)
 
     def measured(self, run: Callable[[], object]) -> Peak:
-        """Measure `run` without the probe's own bytes."""
         run_peak, own = measured(run), self._own_bytes
         peak = run_peak.peak
         if self._ranks is not None:  # plan for the rank that takes the most

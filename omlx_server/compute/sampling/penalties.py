@@ -81,7 +81,6 @@ class History:
 
 
 def shared_table(histories: Sequence[History]) -> Table:
-    """Return the table that these rows share, or a new one."""
     table = histories[0].table
     settled = all(own.table is table and not own.drafted for own in histories)
     if settled and table.is_all([own.row for own in histories]):

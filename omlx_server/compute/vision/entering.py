@@ -39,7 +39,6 @@ class WithImages:
         self._scale = scale
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
-        """Return logits [B, T, V] for tokens int [B, T]."""
         seen = self._view(cache)
         if not self._entries:
             logits = self._model(tokens, cache=seen)

@@ -18,8 +18,6 @@ from omlx_server.core.work import Work
 
 
 class Tower(Protocol):
-    """An nn.Module that computes the features of an image."""
-
     @property
     def kernel(self) -> tuple[str, tuple[int, ...]]:
         """The name of the weights that embed patches, and a patch's axes."""

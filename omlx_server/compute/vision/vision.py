@@ -83,7 +83,6 @@ class Vision:
         return features
 
     def spare(self, wanted: Collection[bytes]) -> int:
-        """Return the bytes of features that are not `wanted`."""
         return sum(
             features.nbytes for digest, features in self._kept.items() if digest not in wanted
         )

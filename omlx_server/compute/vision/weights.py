@@ -20,7 +20,7 @@ _COMPUTED = (".position_ids", ".inv_freq")
 
 
 def loading_tower(family: TowerFamily, config: Mapping[str, Any], directory: Path) -> Work[Tower]:
-    """Load the tower of a model directory in slices. Raises ModelUnavailable."""
+    """Load a tower, in slices. Raises ModelUnavailable."""
     tower = family.make(config)
     yield from filling_tower(tower, renamed(lazy_weights(directory), family), directory)
     return tower  # type: ignore[no-any-return]

@@ -135,6 +135,5 @@ def _dot(rows: mx.array, columns: Sequence[mx.array]) -> mx.array:
 
 
 def _undealt(weights: mx.array, columns: Sequence[mx.array]) -> mx.array:
-    """Return sums [..., R, D] of vectors in `columns`."""
     products = [weights @ column for column in columns]
     return mx.stack(products, axis=-1).reshape(*weights.shape[:-1], -1)

@@ -47,7 +47,6 @@ def masses(bits: int) -> np.ndarray:
 
 @cache
 def distortion(bits: int) -> float:
-    """Return the mean squared error on N(0, 1)."""
     positive = _positive_levels(bits)
     # E[(x - c)^2] = 1 - E[c^2] where each c is the mean of its cell.
     return float(1 - 2 * (positive**2 * _cells(positive).mass).sum())
@@ -106,7 +105,7 @@ def _borders(bits: tuple[int, ...]) -> list[mx.array]:
 
 @cache
 def _squares_of_parts(bits: tuple[int, ...]) -> tuple[mx.array, mx.array]:
-    """Return u8 [N, 1, 1, 1, 1] and f32 [N, levels], padded with zeros."""
+    """Return u8 [N, 1, 1, 1, 1] and f32 [N, levels]."""
     part = np.arange(len(bits), dtype=np.uint8).reshape(-1, 1, 1, 1, 1)
     table = np.zeros((len(bits), 1 << max(bits)), dtype=np.float32)
     for number, width in enumerate(bits):
@@ -183,8 +182,6 @@ def _bins(bits: int) -> mx.array:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """The cells of the positive levels under N(0, 1)."""
-
     borders: np.ndarray
     mass: np.ndarray
     moment: np.ndarray

@@ -117,7 +117,6 @@ def _grid(bits: int) -> tuple[float, float, np.ndarray]:
 
 
 def _nearest(bits: int, zero: float) -> tuple[float, float, float, np.ndarray]:
-    """Return error, step, zero and positive codes of the best grid."""
     half = 1 << bits >> 1
     positive, mass = codebook.levels(bits)[half:], codebook.masses(bits)[half:]
     reach = math.ceil(zero) - 1 + zero % 1  # codes from zero - reach to zero + reach

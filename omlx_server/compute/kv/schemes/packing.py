@@ -102,7 +102,6 @@ def _joiner(bits: int) -> Callable[[mx.array], mx.array]:
 
 @partial(mx.compile, shapeless=True)
 def _taken_apart(lanes: mx.array, order: mx.array) -> mx.array:
-    """Return planes u8 [..., bits, N] of lanes u64 [..., 1, N]."""
     return ((lanes >> order & _LOWEST) * _SPREAD >> 56).astype(mx.uint8)
 
 

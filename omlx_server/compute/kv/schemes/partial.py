@@ -60,13 +60,11 @@ class Partial:
         return self.top, self.mixed, self.weight
 
     def unfolded(self, rows: int) -> "Partial":
-        """Undo the folding of the queries of `rows` rows into one."""
         _, heads, folded, _ = self.top.shape
         shape = heads, rows, folded // rows, -1
         return Partial(*(array.reshape(shape).swapaxes(0, 1) for array in self.arrays))
 
     def merged_at(self, rows: Sequence[int], other: "Partial") -> "Partial":
-        """Merge another part of some rows."""
         if list(rows) == list(range(len(self.top))):
             return self.merged(other)
         places = mx.array(list(rows))

@@ -36,7 +36,6 @@ class Rotated:
         return f"rotated-r{_ROUNDS}-s{self.seed}-{self.affine.name}{centred}"
 
     def around(self, centre: mx.array) -> "Rotated":
-        """Return the scheme for a layer whose keys have this mean."""
         return replace(self, centre=centre)
 
     def check(self, head_dim: int) -> None:

@@ -85,9 +85,7 @@ class TurboQuant:
         """Return the scheme for a layer whose keys have the mean f32 [H, 1, D]."""
         return replace(self, shift=mx.stack([centre, mx.zeros_like(centre)])[:, None])
 
-    def check(self, head_dim: int) -> None:
-        """Accept every head dim."""
-
+    def check(self, head_dim: int) -> None: ...
     def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
         if keys.shape != values.shape:
             return self.quantize_keys(keys), self.quantize_values(values)
@@ -124,7 +122,6 @@ class TurboQuant:
     def _read(
         self, queries: mx.array, keys: Arrays, values: Arrays, scale: float
     ) -> tuple[mx.array, tiles.StoredTiles]:
-        """Values have D coordinates, or fill their words."""
         dim = queries.shape[-1]
         value_words = values[0].shape[-1]
         same = value_words == packing.words(dim, self.value_bits)
@@ -225,7 +222,6 @@ def _peaked(
     peak: mx.array | float,
     widest: mx.array | float,
 ) -> mx.array:
-    """The `largest` square goes to `peak`, within `widest` times the rms."""
     width = mx.minimum(mx.sqrt(largest) / peak, mx.sqrt(total) / root * widest)
     return rotated / mx.maximum(width, _SMALLEST_WIDTH)
 

@@ -25,8 +25,6 @@ _ALL_TOKENS = 1 << 60
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stored(tiles.StoredArrays):
-    """Keys and values as (words, scales), rotated."""
-
     key_bits: int
     value_bits: int
     value_dim: int

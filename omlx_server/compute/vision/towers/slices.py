@@ -30,7 +30,6 @@ class Slices:
 def encoder_shape(
     layers: int, hidden: int, intermediate: int, heads: int, width: int
 ) -> EncoderShape:
-    """Return the sizes of a tower in elements of `width` bytes."""
     head_dim = hidden // heads
     return EncoderShape(
         layers,
