@@ -39,7 +39,6 @@ class VirtualTimes:
         self._forget()
 
     def rank(self, owner: Owner) -> tuple[float, ...]:
-        """Return the sort key of an owner's work."""
         return tuple([self._had.get(path, 0.0) for path in _paths(owner)])
 
     def lead(self, owner: Owner, other: Owner) -> float:

@@ -31,7 +31,7 @@ def checkpoint_key(parent: BlockKey, tokens: Sequence[int]) -> BlockKey:
 
 
 def namespace_id(namespace: str) -> str:
-    """Return a namespace's name for directories: 16 hex digits."""
+    """Return 16 hex digits, for directories."""
     return hashlib.sha256(namespace.encode()).hexdigest()[:16]
 
 

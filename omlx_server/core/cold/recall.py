@@ -39,7 +39,6 @@ class Rates:
             self.seconds_per_byte = _blend(self.seconds_per_byte, seconds / nbytes)
 
     def reading_pays(self, tokens: int, nbytes: int) -> bool:
-        """Return whether reading is faster than computing."""
         if tokens < _SHORTEST_READ:
             return False
         computing = tokens * self.seconds_per_token

@@ -165,7 +165,6 @@ class Planner:
         )
 
     def _verifying(self, decode: Decode, terms: Terms) -> float:
-        """A decode of several tokens a row attends as a prefill does."""
         as_prefill = times(terms.inner, self.coefficients.alone.deep[:3])
         if self.model.tiles is not None:
             one = decode_terms(self.model, replace(decode, tokens=1))
@@ -202,7 +201,6 @@ class Planner:
         return self._at_once(decode * decodes, prefill * prefills) + self._behind_rings(step)
 
     def observe(self, step: StepShape, measured: int, now: float) -> None:
-        """Note that a step took `measured` transient bytes."""
         decode, prefill = self._parts(step)
         part = self._prefills if prefill >= decode else self._decodes
         part.observe(self._at_once(decode, prefill), measured, now)

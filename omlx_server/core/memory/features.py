@@ -174,7 +174,6 @@ def _merged(model: ModelShape, rows: int, tokens: int, context: int) -> int:
 
 
 def _tile(model: ModelShape, rows: int, tokens: int, seen: int) -> tuple[int, bool]:
-    """Return how many tokens' scores are alive, and whether for few queries."""
     tiles = model.tiles
     if tiles is None:
         return seen, False

@@ -153,7 +153,6 @@ class MemoryGuard:
         )
 
     def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
-        """Return whether all can be held at once."""
         step = self._planner.corrected(self._shape(caches, chunk), now) + self.features
         return self._fits(caches, step + max(self._neighbours.live, self._neighbours.reserved))
 

@@ -111,6 +111,5 @@ class Predictions:
         return self._left(row) * self._row_token
 
     def _left(self, row: Row) -> float:
-        """A long answer counts as half done."""
         output = len(row.output)
         return min(row.request.sampling.max_tokens - output, max(self._answer - output, output))

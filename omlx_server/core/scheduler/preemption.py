@@ -92,7 +92,6 @@ class Preemption:
         return going
 
     def _may_go(self, one: Sequence | PrefillState, first: PrefillState, now: float) -> bool:
-        """A row must have decoded."""
         request, order = one.request, self._order
         if now - one.admitted < STAY_SECONDS or request.priority < first.request.priority:
             return False

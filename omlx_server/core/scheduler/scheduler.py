@@ -358,7 +358,6 @@ class Scheduler:
         return events
 
     def _end_for_memory(self, sequence: Sequence) -> TokenEvent:
-        """A sequence with output ends with LENGTH."""
         self.admission.note(Relief.REJECT)
         if sequence.output:
             return self._end(sequence, FinishReason.LENGTH)

@@ -178,7 +178,6 @@ class PrefillState:
 
     @property
     def users(self) -> list[BlocksInUse]:
-        """Owners of the blocks cut from this prefill."""
         return [self.handle.blocks, *(sequence.blocks for sequence in self.sequences)]
 
     def joins(self) -> tuple[Join, ...]:
