@@ -172,7 +172,6 @@ class ModelInstance:
         return self.scheduler.queues.restart()
 
     def _lose(self) -> None:
-        """Drop a failed step's output, before it could reach the cold tier."""
         self._uncounted = 0
         failed = frozenset(id for ids in (self._tails, *self._computing) for id in ids)
         self._tails = []
@@ -270,7 +269,6 @@ class ModelInstance:
             self.features.trim(self.watch.guard.limit)
 
     def recall(self) -> None:
-        """Take in blocks from the cold tier, and ask for more."""
         self.tiers.recall()
         self.drop_evicted()
 

@@ -47,7 +47,6 @@ class Pipeline:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether a step's tokens are not taken yet."""
         return self._ahead is not None
 
     def run(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:

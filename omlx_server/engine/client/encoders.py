@@ -33,8 +33,6 @@ class EncoderModel(Generic[M]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingClient:
-    """Makes vectors of texts with one encoder."""
-
     client: ModelClient[EncoderModel[Embedder]]
     limits: InputLimits
 

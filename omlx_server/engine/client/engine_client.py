@@ -174,7 +174,6 @@ class AsyncEngine:
     # -- inside --------------------------------------------------------------------------
 
     def _publish(self, events: Sequence[Outbound]) -> None:
-        """Hop from the mlx thread to the loop, once per turn."""
         self._loop.call_soon_threadsafe(self._route, events)
 
     def _route(self, events: Sequence[Outbound]) -> None:

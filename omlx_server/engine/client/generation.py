@@ -59,7 +59,6 @@ class Generation:
                 raise _error_of(event)
 
     def stop_choice(self, index: int) -> None:
-        """End one choice whose text met a stop string."""
         if index in self._open:
             self._open.discard(index)
             self._cancel(index)

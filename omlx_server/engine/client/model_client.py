@@ -108,8 +108,6 @@ class ModelClient(Generic[M]):
 
 @dataclass(slots=True, eq=False)
 class GeneratorClient(ModelClient[ModelInstance]):
-    """A client of a model that generates."""
-
     _adapters: AdapterLoads = field(init=False)
 
     def __post_init__(self) -> None:

@@ -184,7 +184,6 @@ class Follower:
         self.poll()
 
     def poll(self) -> None:
-        """Tell rank 0 what has come from the cold tier."""
         self._polled = time.monotonic()
         if self._cold is None:
             return

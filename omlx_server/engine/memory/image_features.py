@@ -54,7 +54,6 @@ class KeptFeatures:
         return self._vision.let_go(nbytes, self._wanted().union(spared))
 
     def _wanted(self) -> set[bytes]:
-        """Rows that have not decoded count: their last chunk may still be computed."""
         queues = self._queues()
         requests = [prefill.request for prefill in (*queues.waiting, *queues.active)]
         requests += [row.request for row in queues.running.values() if not row.has_decoded]

@@ -154,7 +154,6 @@ class PoolEntry(Generic[M]):
         self.waiters.clear()
 
     def reopen(self) -> None:
-        """Note that the model does not leave after all."""
         if self.model is not None and not (self.broken or self.going):
             self.phase = Phase.LOADED
             self.let_in()
