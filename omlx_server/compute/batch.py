@@ -196,8 +196,8 @@ class LiveBatch:
         self, feeds: list[Feed] | None = None, *, samples_late: bool = False
     ) -> Callable[[], Decoded]:
         """Prepare a decode; the result samples it, once all constraints have the tokens before.
-        With `samples_late` the forward is launched now. After a decode with feeds, its tokens
-        must be taken before the next one."""
+        With `samples_late` the forward is launched now. After feeds, its tokens must be taken
+        before the next one."""
         self.has_newcomers = False
         if feeds:
             verifying = self._verify(feeds)

@@ -1,8 +1,7 @@
 """Payloads: what the hot tier holds for a block or a checkpoint.
 
 A payload refers to the run that computed it where possible (compute/kv/spans.py), and copies all
-else: a slice would keep the whole cache alive. Arrays of one shape and dtype share a buffer,
-because Metal bounds the number of buffers.
+else. Arrays of one shape and dtype share a buffer, because Metal bounds the number of buffers.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
-"""Gives a model our full-attention caches, after a proof that its attention can read them.
-
-A few tokens on plain caches of ours must give mlx-lm's logits, alone and in a batch, through our
-hook (compute/kv/dispatch.py). Where that fails for all caches at once, each is tried alone.
-"""
+"""Gives a model our full-attention caches, after a proof that its attention can read them: a few
+tokens on plain caches of ours must give mlx-lm's logits, alone and in a batch. Where that fails
+for all caches at once, each is tried alone."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

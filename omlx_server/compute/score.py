@@ -1,4 +1,4 @@
-"""Computes the log-probabilities of a prompt's own tokens, in slices: a row of logits is wide."""
+"""Computes the log-probabilities of a prompt's own tokens, in slices."""
 
 from collections.abc import Callable, Generator, Sequence
 

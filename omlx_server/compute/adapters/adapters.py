@@ -1,7 +1,5 @@
-"""The adapters of one loaded model. Owned by the mlx thread.
-
-Within `using`, the layers that an adapter of a row changes are replaced.
-"""
+"""The adapters of one loaded model. Owned by the mlx thread. Within `using`, the layers that
+they change are replaced."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -113,7 +111,7 @@ class AdapterStore:
         self._change(group)
 
     def _try(self, model: nn.Module, adapter: Adapter) -> None:
-        """Set up an uncomputed forward: a model may do more with a layer than call it."""
+        """A model may do more with a layer than call it, so a forward is set up, uncomputed."""
         with self.using([adapter]):
             model(mx.array([[0]]))
 

@@ -1,8 +1,8 @@
 """Ends MLX's wait for a missing rank while it connects the ranks of a ring.
 
-`mx.distributed.init` holds the GIL and waits for ever for its left neighbour. A small process,
-which runs this file, connects in that neighbour's place after some seconds, and listens in the
-right one's if that was on this machine.
+`mx.distributed.init` holds the GIL and waits for ever for its left neighbour. This file, run as a
+process, connects in its place after some seconds, and listens in the right one's if that was on
+this machine.
 
 Source: MLX, mlx/distributed/ring/ring.cpp. Standard library only, for a fast start.
 """

@@ -1,7 +1,5 @@
 """The encoder of BERT, RoBERTa and XLM-R, with heads for relevance scores. Mlx thread.
-
-Attributes have the names of Hugging Face's weights.
-"""
+Attributes have Hugging Face's names."""
 
 from copy import copy
 

@@ -1,10 +1,8 @@
 """Loads an embedder or a cross-encoder from a model directory. Mlx thread.
 
-    BertModel, RobertaModel, XLMRobertaModel (and …ForMaskedLM with a pooling)   Embedder
-    Qwen3ForCausalLM, Qwen3Model                                                 Embedder
-    Bert-, Roberta-, XLMRobertaForSequenceClassification, one label              CrossEncoder
-
-A reranker that answers yes or no is a language model (compute/model/loader.py, yes_no.py).
+BertModel, RobertaModel, XLMRobertaModel (and …ForMaskedLM with a pooling)   Embedder
+Qwen3ForCausalLM, Qwen3Model                                                 Embedder
+Bert-, Roberta-, XLMRobertaForSequenceClassification, one label              CrossEncoder
 """
 
 from pathlib import Path

@@ -1,7 +1,5 @@
-"""Qwen3 without its head, for embeddings. Mlx thread.
-
-Padding on the right needs no mask under causal attention.
-"""
+"""Qwen3 without its head, for embeddings. Padding on the right needs no mask under causal
+attention. Mlx thread."""
 
 from collections.abc import Mapping
 from copy import copy

@@ -1,8 +1,6 @@
-"""Makes MLX use OpenBLAS on Linux, 30 times as fast in float32 as its wheel's BLAS.
-
-A library loaded globally before mlx wins. OpenBLAS picks its oldest kernels on newer processors, so
-they are chosen here.
-"""
+"""Makes MLX use OpenBLAS on Linux, 30 times as fast in float32 as its wheel's BLAS. A library
+loaded globally before mlx wins. Its kernels are chosen here, since OpenBLAS picks the oldest on
+newer processors."""
 
 import ctypes
 import os

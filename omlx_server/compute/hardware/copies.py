@@ -8,9 +8,8 @@ from omlx_server.compute.hardware import device, device_policy
 
 
 def compute_copies(arrays: Iterable[mx.array]) -> None:
-    """Compute arrays in parts of `DevicePolicy.copied_at_once` bytes, so that old and new caches
-    don't all exist at once. When an array is taken from `arrays`, all before it are launched but
-    the last part."""
+    """Compute arrays in parts of `DevicePolicy.copied_at_once` bytes. When an array is taken
+    from `arrays`, all before it are launched but the last part."""
     policy = device_policy.current()
     most = policy.copied_at_once // 2 if policy.beside_host else policy.copied_at_once
     running, part, size = list[mx.array](), list[mx.array](), 0

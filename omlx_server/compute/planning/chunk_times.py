@@ -1,8 +1,5 @@
-"""Measures the time of chunks by size. Mlx thread, at load.
-
-All chunks have the same token in their middle, so attention sees equally many tokens for each. One
-is measured only if the one before predicts an allowed time.
-"""
+"""Measures the time of chunks by size, all with the same token in their middle. One is measured
+only if the one before predicts an allowed time. Mlx thread, at load."""
 
 import logging
 import math

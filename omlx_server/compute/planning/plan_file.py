@@ -1,6 +1,5 @@
-"""Keeps the coefficients of probed models in one JSON file. Mlx thread, at load. They hold for
-the same weights, device, libraries and format of caches. An unreadable file only costs new
-probes."""
+"""Keeps the coefficients of probed models in one JSON file, for the same weights, device,
+libraries and format of caches. An unreadable file only costs new probes. Mlx thread, at load."""
 
 import logging
 import math

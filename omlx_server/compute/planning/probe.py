@@ -1,7 +1,5 @@
-"""Probes: short forwards on caches of zeros that measure memory or time. Mlx thread, at load.
-
-They run through `Prefiller` and `LiveBatch`, as requests do.
-"""
+"""Probes: short forwards on caches of zeros that measure memory or time, through `Prefiller` and
+`LiveBatch`. Mlx thread, at load."""
 
 import time
 from collections.abc import Callable

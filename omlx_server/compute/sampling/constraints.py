@@ -20,8 +20,8 @@ _THREADS = max(2, min(4, os.cpu_count() or 1))
 
 
 def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
-    """Return the results of pieces of work, which touch no array, on some threads. Raises what a
-    piece raised, once none is running."""
+    """Return the results of pieces of work on some threads; they touch no array. Raises what a
+    piece raised, once none runs."""
     left, done = deque(range(len(work))), dict[int, T]()
 
     def run() -> None:

@@ -66,8 +66,8 @@ def _moved(cache: Any, offset: int | mx.array | AxisPositions) -> Any:
 
 
 def in_blocks(tokens: int, blocks: Sequence[tuple[int, int]]) -> View:
-    """Return a view for one row, in which tokens [start, stop) of each block see each other. A
-    block must be wholly in the forward."""
+    """Return a view for one row, in which tokens [start, stop) of each block, all in the
+    forward, see each other."""
     number = np.zeros(tokens, dtype=np.int32)
     for block, (start, stop) in enumerate(blocks, 1):
         number[start:stop] = block

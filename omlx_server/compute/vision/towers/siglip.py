@@ -137,8 +137,8 @@ class Siglip(nn.Module):
     def computing(
         self, pixels: mx.array, positions: mx.array | None = None, seen: mx.array | None = None
     ) -> Work[mx.array]:
-        """Compute hidden states [B, N, hidden] of images [B, H, W, channels] in slices. `seen`
-        bool [B, 1, 1, N] is False for padding."""
+        """Compute [B, N, hidden] of images [B, H, W, channels] in slices. `seen` bool [B, 1, 1,
+        N] is False for padding."""
         x = self.embeddings(pixels, positions)
         slices = Slices(*x.shape)
         for layer in self.encoder.layers:
