@@ -1,10 +1,11 @@
-"""Images in the messages of a prompt. A mark, a run of digits that no client can guess, passes
-through a chat template as text and then becomes the model's markup, with a placeholder token for
-each run of image tokens.
+"""Images in the messages of a prompt. A mark, a run of digits that no client can guess, becomes the
+model's markup after the chat template.
 
     message    What is 483...000000?
     rendering  ...What is <vision><pad></vision>?
     ids        ... 9 7 P P P P 8 3
+
+A placeholder token, here <pad>, stands for each run of image tokens.
 """
 
 import re
@@ -58,9 +59,8 @@ class ImageMarks:
     def encoded(
         self, rendering: str, encode: Callable[[str, int | None], list[int]], most: int | None
     ) -> list[int]:
-        """Return the token ids of a rendered template with its images. `encode` gets a text and
-        the most tokens. Raises TooManyTokens for more than `most`, BadRequest where a mark is
-        not shown as it is."""
+        """Return the token ids of a rendered template with its images. Raises TooManyTokens for
+        more than `most`, BadRequest where a mark is not shown as it is."""
         runs = [run for shown in self._marked(rendering) for run in shown.runs]
         extra = sum(run.count - 1 for run in runs)
         if most is not None and extra >= most:

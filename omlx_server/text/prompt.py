@@ -1,5 +1,4 @@
-"""Turns a conversation into the token ids of a prompt, for the server and for commands that look
-into its cache. Any thread."""
+"""Turns a conversation into the token ids of a prompt. Any thread."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

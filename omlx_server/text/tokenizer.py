@@ -1,8 +1,5 @@
-"""The tokenizer of one model: text to token ids, ids to text and bytes. Any thread.
-
-Only `encode_prompt` adds tokens such as bos. A Rust backend (tokenizer.json) is needed; no code
-from a model folder ever runs.
-"""
+"""The tokenizer of one model: text to token ids, ids to text and bytes. Any thread. It needs a
+Rust backend (tokenizer.json); no code from a model folder ever runs."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -146,9 +143,8 @@ class Tokenizer:
         return self._encoder.counts([whole(text) for text in texts], most)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return transformers' text of `ids` without special tokens, except that of byte tokens
-        that are not UTF-8 only the bad bytes are replaced, so that text can be shown before the
-        end."""
+        """Return transformers' text of `ids` without special tokens, except that only the bad
+        bytes of a run are replaced, so that text can be shown before the end."""
         detokenizer = Detokenizer(self.pieces)
         return "".join([detokenizer.add(token_id) for token_id in ids]) + detokenizer.finish()
 

@@ -1,8 +1,5 @@
-"""A constraint that keeps words out of an answer. Owned by one thread at a time.
-
-As in vLLM the last token of a spelling is banned when the others have just come. A ban that would
-leave no token is ignored.
-"""
+"""A constraint that keeps words out of an answer, as in vLLM. Owned by one thread at a time. A
+ban that would leave no token is ignored."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,8 +1,5 @@
 """Cuts texts before control tokens, where the tokens of the parts are the tokens of the whole.
-
-The library splits at added tokens first. Cuts are unsafe before one that takes blanks, must stand
-between words, or needs a normalizer; trials find these. Any thread.
-"""
+Trials find the tokens that allow no cut. Any thread."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property

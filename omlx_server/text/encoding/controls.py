@@ -1,8 +1,5 @@
-"""Control tokens: added tokens that only a template may write.
-
-They are flagged special, or have the shape of a turn marker such as `<｜User｜>`. Unflagged markup
-such as `<think>` is none.
-"""
+"""Control tokens: added tokens that only a template may write, flagged special or shaped as a
+turn marker such as `<｜User｜>`. Unflagged markup such as `<think>` is none."""
 
 import re
 import secrets
@@ -24,8 +21,8 @@ def nonce() -> str:
 
 
 def pattern_of(texts: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that finds the leftmost and, there, the longest of `texts`. It is a trie:
-    a plain alternation of a thousand tokens would be slow."""
+    """Return a pattern that finds the leftmost and, there, the longest of `texts`: a trie, for
+    speed."""
     wanted = sorted({text for text in texts if text})
     return re.compile(_branches(wanted) if wanted else r"(?!)")
 

@@ -2,8 +2,7 @@
 thread.
 
 The library releases the GIL in `encode_batch_fast` only, and needs a hundred times a text's size in
-memory, so long texts are encoded in batches of pieces. A growing text keeps its pieces and their
-cached ids.
+memory.
 """
 
 import os

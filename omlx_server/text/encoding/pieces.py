@@ -1,7 +1,7 @@
 """The text of each token id: bytes that may be part of a character, or whole text. Any thread.
 
-A token decodes the same wherever it stands, except for the first one of a text (sentencepiece drops
-its leading space) and runs of bytes, which join into characters.
+Only the first token of a text (sentencepiece drops its leading space) and runs of bytes depend on
+the place.
 """
 
 import json

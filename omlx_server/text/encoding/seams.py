@@ -1,8 +1,6 @@
-"""Finds where a text can be cut, so that the tokens of its pieces are the tokens of the whole.
-
-A seam lies between two characters that no token holds beside each other. Trials show whether the
-tokenizer splits and normalizes alike on both sides. Immutable; any thread.
-"""
+"""Finds where a text can be cut, so that the tokens of its pieces are the tokens of the whole:
+between two characters that no token holds beside each other. Trials find tokenizers for which
+this fails. Any thread."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -51,7 +49,7 @@ _SOME_LETTERS = ("é", "Я", "א", "ع", "अ", "ก", "あ", "한", "好")
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """`pattern` matches at the cut, where `<L>` and `<M>` stand for letters and marks beyond
-    ASCII. `pair`: ASCII that no token may hold. `left` and `right`: trial texts."""
+    ASCII. `pair`: ASCII that no token may hold."""
 
     pattern: str
     pair: str

@@ -1,9 +1,7 @@
-"""Compiles the grammars of one model, off the event loop and in bounded time, with a cache. Any
-thread.
+"""Compiles the grammars of one model, in bounded time, with a cache. Any thread.
 
-A client's grammar is first compiled in a child process (`prover.py`), then again here, unless a
-token of it could take too long: then it stays in a child (`own_process.py`). Requests for the same
-grammar share one compile.
+A client's grammar is first compiled in a child process (`prover.py`), and stays in one
+(`own_process.py`) if a token could take too long.
 """
 
 import asyncio
@@ -101,8 +99,8 @@ class Grammars:
             return sum(walker.alive for walker in self._walkers)
 
     def warm(self, memory_limit: int = sys.maxsize) -> None:
-        """Make the engine and a child process ahead. A child that would be much of the
-        `memory_limit` (bytes) is not started."""
+        """Make the engine and a child process ahead, unless the child would be much of the
+        `memory_limit` (bytes)."""
         if self._vocabulary.eos_ids:
             _ = self._vocabulary.engine
             if memory_limit >= _LIMIT_WITH_CHILD:

@@ -1,5 +1,4 @@
-"""Reads the grammar of an answer from a request: OpenAI's `response_format`, vLLM's
-`structured_outputs` and older `guided_*`, or llama.cpp's `json_schema` and `grammar`."""
+"""Reads an answer's grammar from the fields of OpenAI, vLLM and llama.cpp."""
 
 import json
 from collections.abc import Callable, Mapping

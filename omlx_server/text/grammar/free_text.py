@@ -1,9 +1,5 @@
 """A constraint that allows any text and holds only calls to a grammar. Owned by one thread at a
-time.
-
-Where the grammar (`tools.free_calls`) allows an end token nothing is masked. It begins anew behind
-a control token that it doesn't know as text.
-"""
+time. It begins anew behind a control token that it doesn't know as text."""
 
 from collections.abc import Callable, Sequence
 

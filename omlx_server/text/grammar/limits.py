@@ -1,9 +1,6 @@
-"""Limits on the engine's work for one grammar.
-
-The engine's fuel bounds neither a row of the parser, which grows with the cube of the open
-alternatives, nor an intersection of patterns. Only grammars small in both (`bounds.py`) run in the
-server.
-"""
+"""Limits on the engine's work for one grammar. The engine's fuel bounds neither a row of the
+parser nor an intersection of patterns, so only grammars small in both (`bounds.py`) run in the
+server."""
 
 from llguidance import LLParserLimits
 
@@ -14,8 +11,7 @@ MOST_SYMBOLS_AMBIGUOUS = 500
 
 
 def engine_limits(symbols: int | None = None) -> LLParserLimits:
-    """Return half of the engine's default limits on a step and a tenth of its lexer states,
-    which take 1 to 2 kB each. `symbols`: the most of a grammar; None for the engine's own limit."""
+    """`symbols`: the most of a grammar; None for the engine's own limit."""
     return LLParserLimits(
         step_lexer_fuel=100_000,
         step_max_items=25_000,

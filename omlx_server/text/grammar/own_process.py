@@ -1,7 +1,8 @@
-"""Runs a grammar in a process of its own, because nothing bounds the work of its tokens.
+"""Runs a grammar in a process of its own, because nothing bounds the work of its tokens. Owned by
+one thread at a time.
 
-A process that overruns a token's budget of processor time, or is silent for PATIENCE seconds more,
-ends together with its answers.
+A process over its budget of processor time, or silent for PATIENCE seconds more, ends together with
+its answers.
 """
 
 import json
@@ -101,8 +102,7 @@ class Walker:
 
 
 class ApartConstraint:
-    """The state of one answer in a grammar that has its own process. Owned by one thread at a
-    time. A copy is a new state, which takes all tokens again."""
+    """The state of one answer. A copy is a new state, which takes all tokens again."""
 
     takes_drafts = False
 

@@ -1,7 +1,7 @@
 """Turns a Lark grammar of a text into one of the same text inside a JSON string.
 
-All rules become one terminal, because the engine's lexer can't tell where rewritten terminals end;
-that needs a grammar without recursion. Regular expressions are those of Rust's regex crate.
+All rules become one terminal, because the engine's lexer can't tell where rewritten terminals end.
+Regular expressions are those of Rust's regex crate.
 """
 
 import json

@@ -71,8 +71,8 @@ def forced_calls(
     many: bool,
     answer: GrammarSpec | None = None,
 ) -> GrammarSpec:
-    """Return a grammar of one call or, with `many`, up to MAX_CALLS. `answer`, which must be
-    JSON, may come instead. Raises BadRequest."""
+    """Return a grammar of one call or, with `many`, up to MAX_CALLS, or of the JSON `answer`.
+    Raises BadRequest."""
     calls = _Calls(functions, CallSyntax(), special_id)
     more = f"({calls.between} call){{0,{MAX_CALLS - 1}}}" if many else ""
     rules = [f"calls: call {more}", f"call: {calls.begin} body", *calls.rules]

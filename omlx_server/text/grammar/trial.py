@@ -1,9 +1,6 @@
 """A program that tries grammars out in a child process, where a crash or an endless loop is
 harmless.
 
-A client's grammar is compiled here first and walked a few steps; `prover.py` ends the process when
-that takes too long.
-
     stdin                                      stdout
     the vocabulary                             {}
     {"kind", "text", "seconds"}                {"error": reason or null, "grammar": engine's text}

@@ -66,8 +66,8 @@ class Vocabulary:
 
 
 class _Speller(TokenizerWrapper):
-    """Spells forced text with the model's own tokenizer. It must not hold the engine, which
-    holds it: the collector does not see through such a ring."""
+    """Spells forced text with the model's own tokenizer. It must not hold the engine, or neither
+    is collected."""
 
     def __init__(self, vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
         self.eos_token_id = vocabulary.eos_ids[0]

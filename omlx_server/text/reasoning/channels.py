@@ -40,9 +40,9 @@ def frame(
     has_format: bool = False,
 ) -> GrammarSpec:
     """Return the grammar of an answer that may call `functions`, or must if `required`.
-    Arguments obey their schema if `enforced`. `budget`: the most tokens of the only thought;
-    None for any number of thoughts. With `has_format` no text stands before the final one.
-    Raises BadRequest for a schema that can't be enforced."""
+    `enforced`: arguments obey their schema. `budget`: the most tokens of the only thought; None
+    for any number of thoughts. With `has_format` no text stands before the final one. Raises
+    BadRequest for a schema that can't be enforced."""
     marks = {name: marker(f"<|{name}|>", special_id) for name in _MARKERS}
     limit = f"[max_tokens={budget}]" if budget else ""
     last = _last(functions, budget, required=required, has_format=has_format)

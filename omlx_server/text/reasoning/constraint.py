@@ -23,8 +23,8 @@ _MOST_GAPS = 2
 
 
 class ReasoningMarkers:
-    """The markers of one model's thoughts as tokens, for logits of width `size`. `start` is None
-    where it is several tokens, or without `starts`: then the answer never begins a thought."""
+    """The markers of one model's thoughts as tokens. `start` is None where the answer never
+    begins a thought."""
 
     def __init__(self, style: Style, tokenizer: Tokenizer, size: int, *, starts: bool) -> None:
         start = tokenizer.encode(style.start)

@@ -1,8 +1,10 @@
 """How a chat template takes the content of a message, and what it writes for an image.
 
-content    What is 483...000000?
-parts      [{"type": "text", "text": "What is "}, {"type": "image"}, {"type": "text", ...}]
-rendering  ...What is <image>?
+    content    What is 483...000000?
+    parts      [{"type": "text", "text": "What is "}, {"type": "image"}, {"type": "text", ...}]
+    rendering  ...What is <image>?
+
+A trial finds both.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

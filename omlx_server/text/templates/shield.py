@@ -1,7 +1,7 @@
 """Hides control texts in a client's strings while a template runs, so that none acts as control.
 
-A control text becomes a run of unguessable digits; `restore` puts it back. Heads and tails that
-could join to one across fields are hidden as well. A Shield belongs to one rendering.
+Each becomes unguessable digits, as do heads and tails that could join to one; `restore` puts them
+back. A Shield belongs to one rendering.
 """
 
 import re

@@ -154,8 +154,7 @@ class ChatTemplate:
         continue_final_message: bool,
         shield: Shield,
     ) -> str:
-        """Render with the first form that the template takes: some want arguments as text, or
-        read what clients may leave out of a tool."""
+        """Some templates want arguments as text, or read what clients may leave out of a tool."""
         failed: Exception | None = None
         for messages, shown in _forms(raw, tools):
             given = {

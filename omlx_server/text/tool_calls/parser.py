@@ -1,8 +1,7 @@
 """Finds tool calls in a model's text while it streams. Owned by one choice, on the asyncio thread.
 
 Invariants: no text raises an error; the deltas, joined, don't depend on how the text was cut;
-without a call they are the text. White space at the start and after a call is dropped where calls
-follow.
+without a call they are the text.
 """
 
 from collections.abc import Mapping, Sequence

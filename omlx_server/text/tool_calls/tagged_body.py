@@ -1,7 +1,6 @@
 """Reads the calls of a block in tags: `<function=f><parameter=city>Rome</parameter></function>`.
 
-Invariant: a value ends only where another parameter or the end of the call follows, and loses at
-most one line break at each side.
+A value ends only where another parameter or the end of the call follows.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,8 +1,8 @@
 """Closes the objects of a schema: they may have only the properties that it lists, since a model
 invents keys until its tokens are used up.
 
-Objects without a list, or with `additionalProperties`, stay open. Schemas joined by `allOf` and the
-like are closed as a whole; those of a `oneOf` one by one where they stay exclusive.
+Objects without a list, or with `additionalProperties`, stay open. Joined schemas are closed as a
+whole.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
