@@ -1,8 +1,9 @@
-"""Makes a directory that appears under its name whole or not at all. Of several processes the first
-rename wins.
+"""Makes a directory that appears under its name whole or not at all.
 
     <models_dir>/.staging-<pid>-<random>/         scratch files
     <models_dir>/.staging-<pid>-<random>/model    becomes the final directory
+
+Of several processes the first rename wins.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""Reads a GGUF file: its metadata, and its tensors as float32 arrays.
+"""Reads a GGUF file: its metadata, and its tensors as float32 arrays. Its sha256 is checked before.
 
 Layout, all numbers little-endian (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md):
 
@@ -7,8 +7,6 @@ Layout, all numbers little-endian (https://github.com/ggml-org/ggml/blob/master/
     tensors: name, shape (fastest dimension first), type, offset in the data
     padding up to `general.alignment`
     data of the tensors
-
-The sha256 of the file was checked before, so nothing here looks for damage.
 """
 
 import math

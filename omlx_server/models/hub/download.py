@@ -3,9 +3,8 @@
     1. refuse it if the hub's list of its files is not that of a model for MLX
     2. fetch the small files; refuse it if they are not those of a model that can be served
     3. refuse it if the disk has no room for the rest
-    4. fetch the large files in ranges, into parts with which a later run goes on
-    5. check the sha256 of each; fetch a damaged one once more
-    6. give the model its name, or put what is new into the directory that has it
+    4. fetch the large files in ranges, and check their sha256
+    5. give the model its name, or put what is new into the directory that has it
 
 It goes into Hugging Face's cache, or below a directory of models:
 
