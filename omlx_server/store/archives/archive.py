@@ -4,8 +4,8 @@
     blocks/<6 digits>-<64 hex>.safetensors     a block as in `store.block_file`, by number and key
     ...                                        parents first, checkpoints last
 
-Keys have no salt; an import computes its own. Every byte must be the one that we would write. The
-digests' key is public: they show damage, not who made the archive.
+Keys have no salt; an import computes its own. The digests' key is public: they show damage, not who
+made the archive.
 """
 
 import hashlib
