@@ -290,6 +290,8 @@ class ClusterSettings(Section, frozen=True):
 
 
 class Settings(Section, frozen=True):
+    """All sections, by default without any file or environment variable."""
+
     server: ServerSettings = field(default_factory=ServerSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     models: ModelsSettings = field(default_factory=ModelsSettings)
