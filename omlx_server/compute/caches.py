@@ -49,8 +49,8 @@ def is_recurrent(caches: Caches) -> bool:
 
 
 def verifies(caches: Caches, *, stops_at_row_ends: bool = False) -> DraftVerification:
-    """Return when rows with such caches can verify drafts: recurrent states only alone, unless
-    they stop at row ends."""
+    """Return when rows with such caches can verify drafts: never where a decode leaves other
+    caches than a prefill; recurrent states only alone, unless they stop at row ends."""
     codecs = [(codec_of(leaf), leaf) for leaf in leaves(caches)]
     if not all(codec.stores_decoded for codec, _ in codecs):
         return DraftVerification.NEVER

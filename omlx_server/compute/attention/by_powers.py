@@ -20,8 +20,8 @@ def attention(
     sinks: mx.array | None = None,
     **options: Any,
 ) -> mx.array:
-    """Attend q [B, H, L, D] to k [B, G, T, D] and v [B, G, T, V]. `mx.fast` serves other dtypes
-    and `options`."""
+    """Return [B, H, L, V] for q [B, H, L, D], k [B, G, T, D] and v [B, G, T, V]. `mx.fast`
+    serves other dtypes and `options`."""
     if q.dtype != mx.float32 or options:
         return _native(q, k, v, scale=scale, mask=mask, sinks=sinks, **options)
     batch, heads, length, _ = q.shape

@@ -28,7 +28,7 @@ class RotatingKVCodec(Codec):
         return bool(fresh.keep == 0)  # the batch form forgets `keep`
 
     def begin_verify(self, cache: Cache, lengths: Sequence[int], width: int) -> None:
-        """Put a batch in temporal order; mlx-lm would make the mask before."""
+        """Put a batch in temporal order, before mlx-lm makes the mask."""
         if isinstance(cache, BatchRotatingKVCache):
             cache._temporal_order()
 

@@ -63,6 +63,6 @@ def current() -> DevicePolicy:
 
 
 def slice_products() -> float:
-    """Return the multiplications in a slice of work, about a language model's chunk."""
+    """Return the multiplications in a slice of work, as many as in a language model's chunk."""
     weights = 100e6 if device.is_cpu() else 1e9
     return current().chunk * weights

@@ -88,7 +88,7 @@ class RowGroup:
         return max(length, longest) <= reach(min(length, shortest))
 
     def without(self, gone: Callable[[int], bool]) -> "RowGroup | None":
-        """Return the group without rows, None if none stays."""
+        """Return the group without the `gone` rows, None if none stays."""
         staying = [place for place, row in enumerate(self.rows) if not gone(row)]
         if len(staying) == len(self.rows):
             return self
