@@ -92,7 +92,7 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class ClearAll:
-    pass
+    """Forget all models' blocks in the cold tier."""
 
 
 @dataclass(frozen=True, slots=True)

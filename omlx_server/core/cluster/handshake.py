@@ -49,7 +49,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class RollCall:
-    pass
+    """A request for another `Ready`."""
 
 
 @dataclass(frozen=True, slots=True)
