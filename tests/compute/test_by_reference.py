@@ -19,8 +19,8 @@ from omlx_server.core.prefix_cache.eviction import HotBudget
 from tests.arrays import plain
 from tests.compute.cold_cache import open_tier
 from tests.compute.drive import ROOMY, Drive, sampling
+from tests.compute.kv.every_scheme import every_scheme
 from tests.compute.kv.models import quantised
-from tests.compute.kv.schemes import every_scheme
 from tests.compute.oracle import is_greedy
 from tests.compute.referring import SIZE, Referring, adopt_always, check_books
 from tests.compute.warm_runs import (

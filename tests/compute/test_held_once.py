@@ -11,8 +11,8 @@ from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.compute.drive import Drive, sampling
 from tests.compute.held import active
+from tests.compute.kv.every_scheme import every_kind
 from tests.compute.kv.models import quantised
-from tests.compute.kv.schemes import every_kind
 from tests.compute.warm_runs import tiny, tokens
 
 pytestmark = pytest.mark.usefixtures("either_order")

@@ -19,9 +19,9 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.quantise import use_scheme
 from tests.api.harness import REPO
 from tests.arrays import plain
+from tests.compute.kv.every_scheme import dequantized_keys, dequantized_values
 from tests.compute.kv.models import ACCEPTED, quantised, wide
 from tests.compute.kv.samples import normal
-from tests.compute.kv.schemes import dequantized_keys, dequantized_values
 
 FOUR_BITS = TurboQuant.of_bits(4)
 

@@ -23,8 +23,8 @@ from omlx_server.compute.kv.whole import WholeKVCache
 from omlx_server.compute.quantise import Quantised, use_rows_of_own_length, use_scheme
 from omlx_server.errors import ModelUnavailable
 from tests.arrays import plain
+from tests.compute.kv.every_scheme import FOUR_BITS, every_kind
 from tests.compute.kv.models import ACCEPTED, REFUSED, quantised, wide
-from tests.compute.kv.schemes import FOUR_BITS, every_kind
 from tests.tiny_models import load_tiny
 
 SCHEME = Affine(4, 32)

@@ -21,8 +21,8 @@ from omlx_server.core.speculation.methods import Mode
 from tests.compute.all_kinds import BLOCK, run
 from tests.compute.drive import LIMITS, Drive, sampling
 from tests.compute.headed import HEADED, headed
+from tests.compute.kv.every_scheme import every_kind
 from tests.compute.kv.models import quantised
-from tests.compute.kv.schemes import every_kind
 from tests.compute.warm_runs import tiny, tokens
 from tests.tiny_models import CONFIGS, VOCAB
 

@@ -21,8 +21,8 @@ from tests.adapters import ATTENTION, DENSE, fuse, save_adapter, wear
 from tests.compute import cold_cache
 from tests.compute.drive import LIMITS, Drive, sampling
 from tests.compute.headed import headed
+from tests.compute.kv.every_scheme import FOUR_BITS
 from tests.compute.kv.models import quantised
-from tests.compute.kv.schemes import FOUR_BITS
 from tests.compute.oracle import greedy
 from tests.compute.vision.prompts import Told, picture, seeing, words
 from tests.compute.warm_runs import tokens

@@ -5,8 +5,8 @@ from functools import cache
 import pytest
 
 from omlx_server.compute.model.loader import LoadedModel
+from tests.compute.kv.every_scheme import FOUR_BITS, SCHEMES, named
 from tests.compute.kv.models import ACCEPTED, quantised
-from tests.compute.kv.schemes import FOUR_BITS, SCHEMES, named
 
 # Every scheme on one model, and one of each kind on every model.
 every_pair = pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from omlx_server.compute.kv.schemes.rotated import Rotated
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.core.memory.kv import GROWTH, reach
 from tests.arrays import plain
-from tests.compute.kv.schemes import SCHEMES, bytes_of_token, every_scheme, same_bits
+from tests.compute.kv.every_scheme import SCHEMES, bytes_of_token, every_scheme, same_bits
 
 HEADS, WIDTH = 2, 64
 

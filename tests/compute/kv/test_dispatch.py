@@ -16,7 +16,7 @@ from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.schemes.plain import Plain
 from tests.arrays import plain
-from tests.compute.kv.schemes import every_scheme
+from tests.compute.kv.every_scheme import every_scheme
 
 
 def noise(seed: int, *shape: int) -> mx.array:

@@ -22,8 +22,8 @@ from omlx_server.core.blocks.cache_layout import LayerKind
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.arrays import plain
 from tests.compute.drive import Drive, sampling
+from tests.compute.kv.every_scheme import named, same_bits
 from tests.compute.kv.pairs import every_pair, model_of
-from tests.compute.kv.schemes import named, same_bits
 from tests.compute.warm_runs import (
     DECODED,
     GRID,

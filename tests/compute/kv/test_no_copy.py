@@ -9,7 +9,7 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.compute.quantise import use_scheme
 from tests.compute.held import active
-from tests.compute.kv.schemes import every_kind
+from tests.compute.kv.every_scheme import every_kind
 from tests.tiny_models import load_tiny
 
 TOKENS, BLOCK, LAYERS, HEADS, DIM = 1024, 64, 6, 8, 128

@@ -21,7 +21,7 @@ from omlx_server.compute.kv.spans import (
 )
 from omlx_server.core.memory.kv import GROWTH
 from tests.arrays import plain
-from tests.compute.kv.schemes import same_bits
+from tests.compute.kv.every_scheme import same_bits
 from tests.compute.kv.sequences import HEADS, WIDTH, Tokens, behind, fed, in_rows, segment, tokens
 
 

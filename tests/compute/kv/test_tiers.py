@@ -14,9 +14,9 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from tests.compute.cold_cache import Join, check_joins, instance, joins, kept
 from tests.compute.drive import ROOMY, Drive
+from tests.compute.kv.every_scheme import bytes_of_token
 from tests.compute.kv.models import HEAD_DIM
 from tests.compute.kv.pairs import every_pair, model_of
-from tests.compute.kv.schemes import bytes_of_token
 from tests.compute.oracle import is_greedy
 from tests.compute.warm_runs import tokens
 

@@ -38,8 +38,8 @@ from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.embed import tiny
 from tests.compute.embed.loading import collect, load_cross_encoder, load_embedder
 from tests.compute.headed import add, as_trained, experts_apart, headed, random_heads
+from tests.compute.kv.every_scheme import FOUR_BITS, SCHEMES
 from tests.compute.kv.models import quantised
-from tests.compute.kv.schemes import FOUR_BITS, SCHEMES
 from tests.compute.portable.trace import Trace
 from tests.compute.referring import SIZE, Referring
 from tests.compute.templates import Template, form

@@ -10,7 +10,7 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.quantise import use_scheme
-from tests.compute.kv.schemes import every_kind
+from tests.compute.kv.every_scheme import every_kind
 from tests.compute.vision.recorded import CLOSE, apart, arrays
 from tests.compute.vision.seeing import MODELS, Loaded, fresh, in_chunks, loaded
 

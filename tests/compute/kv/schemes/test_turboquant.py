@@ -8,8 +8,8 @@ from omlx_server.compute.kv.schemes import codebook, packing
 from omlx_server.compute.kv.schemes.base import Arrays, Scheme
 from omlx_server.compute.kv.schemes.turboquant import BITS, CHOICES, TurboQuant
 from tests.arrays import plain
+from tests.compute.kv.every_scheme import dequantized_keys
 from tests.compute.kv.samples import normal
-from tests.compute.kv.schemes import dequantized_keys
 
 DIMS = (64, 80, 96, 128)
 

@@ -13,7 +13,7 @@ from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 from omlx_server.compute.kv.schemes.turboquant import BITS, CHOICES, TurboQuant
 from tests.arrays import plain
 from tests.compute.kv.coded import coded_levels
-from tests.compute.kv.schemes import dequantized_keys, dequantized_values
+from tests.compute.kv.every_scheme import dequantized_keys, dequantized_values
 
 every_width = pytest.mark.parametrize("bits", BITS)
 

@@ -30,7 +30,7 @@ from tests.cli.paced_server import PacedServer, paced
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SMALL = BenchPlan(seconds=30, repeats=2, lengths=(100, 200), streams=(1, 2), out_tokens=12, turns=3)
 runner = CliRunner()
 
