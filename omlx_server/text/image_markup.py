@@ -1,5 +1,4 @@
-"""The markup of an image in the prompts of each family of vision models, as in transformers'
-processors."""
+"""The markup of an image in the prompts of each family of vision models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

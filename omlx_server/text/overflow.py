@@ -1,7 +1,7 @@
 """Decides which part of a conversation that outgrew its context is kept.
 
-The cuts of earlier requests are worked out anew: while nothing more has to go, the same turns and
-their cached prefix stay. Otherwise more goes at once, down to a low-water mark.
+The cuts of earlier requests are worked out anew, so that the same turns and their cached prefix
+stay.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Divides the messages of a conversation into units that go or stay together.
 
 A turn begins with the user's words; rounds follow: an answer, or calls with all their results.
-System messages in front belong to no turn, later ones to the unit before them.
+System messages in front belong to no turn.
 """
 
 from collections.abc import Mapping, Sequence

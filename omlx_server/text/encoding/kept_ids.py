@@ -1,7 +1,5 @@
-"""A cache of token ids by text, least recently used first out. Any thread.
-
-Clients of all tenants share it: its timing tells only that somebody has sent this very piece.
-"""
+"""A cache of token ids by text, least recently used first out. Any thread. Clients of all
+tenants share it."""
 
 import sys
 from array import array

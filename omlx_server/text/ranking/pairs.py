@@ -93,8 +93,7 @@ class InputEncoder:
         return encoded
 
     def is_own(self, ids: Sequence[int]) -> bool:
-        """Guess whether these are tokens of this model: most of them come back when their text
-        is encoded."""
+        """Guess whether these are tokens of this model by decoding and encoding them."""
         ordinary = [id for id in ids if id not in self._no_words]
         try:
             again = self._ids(

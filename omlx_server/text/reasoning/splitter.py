@@ -1,5 +1,4 @@
-"""Splits a stream into thoughts and answer. Owned by one choice. The parts do not depend on how
-the text was cut."""
+"""Splits a stream into thoughts and answer. Owned by one choice."""
 
 from collections.abc import Collection, Sequence
 

@@ -1,8 +1,5 @@
 """Compiles and renders chat templates: sandboxed, within limits of time and length. Any thread.
-
-Results equal those of transformers, except for `append` and `pop` of lists and iterators in
-`tojson`, which only llama.cpp takes.
-"""
+Results equal those of transformers, except for `append` and `pop` in `tojson`."""
 
 import json
 import threading

@@ -1,5 +1,4 @@
-"""Reads the calls of a block in JSON: `{"name": …}`, lists of them, `name[ARGS]{…}`. Characters
-of no call come back in `Text` or `rest`."""
+"""Reads the calls of a block in JSON: `{"name": …}`, lists of them, `name[ARGS]{…}`."""
 
 import re
 from collections.abc import Collection

@@ -1,8 +1,5 @@
-"""Reads one call in JSON, character by character.
-
-Invariants: no delta comes before the text is certainly a call; the fragments, joined, are valid
-JSON, and as written where that was valid.
-"""
+"""Reads one call in JSON, character by character. No delta comes before the text is certainly a
+call; the fragments, joined, are valid JSON."""
 
 import json
 import re
