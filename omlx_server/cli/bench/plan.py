@@ -6,7 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
     """Lengths are in tokens. The rounds after the warm-up may take `seconds`; the longest
-    prompts and the most streams are left out first."""
+    prompts and most streams give way."""
 
     seconds: float = 60.0
     repeats: int = 3

@@ -98,8 +98,7 @@ def _refused(response: httpx.Response) -> OmlxError:
 
 
 def reply_of(sent: float, pieces: Sequence[Piece]) -> BenchReply:
-    """Return the answer of a stream. One without text counts as come at its end. Raises
-    OmlxError if the stream reports an error."""
+    """Return the answer of a stream. Raises OmlxError if the stream reports an error."""
     times: list[float] = []
     texts: list[str] = []
     usage: dict[str, Any] = {}

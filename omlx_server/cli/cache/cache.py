@@ -1,5 +1,4 @@
-"""`omlx-server cache stats`, `verify`, `clear` and `trim`. Those that remove blocks take the
-directory's lock."""
+"""`omlx-server cache stats`, `verify`, `clear` and `trim`."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,4 @@
-"""`omlx-server cache export`: writes a prompt's stored blocks to an archive, also beside a
-running server."""
+"""`omlx-server cache export`: writes a prompt's stored blocks to an archive."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Says whether a model on this machine takes images, and how many tokens an image takes."""
+"""Says whether a model on this machine takes images, and how many tokens each takes."""
 
 from collections.abc import Mapping
 from typing import Any

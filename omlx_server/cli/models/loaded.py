@@ -1,4 +1,4 @@
-"""`omlx-server ps`, `load`, `unload` and `pin`: list and change the models of a running server."""
+"""`omlx-server ps`, `load`, `unload` and `pin`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

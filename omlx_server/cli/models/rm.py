@@ -1,4 +1,4 @@
-"""`omlx-server rm`: removes a model from the disk, unless a running server has it loaded."""
+"""`omlx-server rm`: removes a model that no running server has loaded."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`omlx-server show`: prints all that is known of one model on this machine; opens no weights."""
+"""`omlx-server show`: prints what is known of a model on this machine; opens no weights."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path

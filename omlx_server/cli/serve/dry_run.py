@@ -1,5 +1,5 @@
-"""`omlx-server serve --hosts FILE --dry-run`: shows how a cluster's ranks would be started.
-Imports no MLX."""
+"""`omlx-server serve --hosts FILE --dry-run`: shows how a cluster would be started. Imports no
+MLX."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

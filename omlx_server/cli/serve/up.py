@@ -1,5 +1,4 @@
-"""`omlx-server up`: gets a model, uses the running server or starts a child, and prints how to
-connect."""
+"""`omlx-server up`: gets a model, uses or starts a server, and prints how to connect."""
 
 import shlex
 import shutil

@@ -1,5 +1,5 @@
-"""Completion in the shell: each function returns candidates for a half-typed word, or none after
-an error. Imports nothing heavy."""
+"""Completion in the shell. Functions return candidates, or none after an error. Imports nothing
+heavy."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Prints the output of commands and their errors.
 
-An error is one line and its hint another, on stderr; with --json one object on stdout instead:
-{"error": {"message": "...", "hint": "..."}}, where `hint` may be null.
+An error is one line and its hint another, on stderr; with --json one object on stdout: {"error":
+{"message": "...", "hint": "..."}}.
 """
 
 import json

@@ -1,5 +1,4 @@
-"""Prints an answer as it comes: text on stdout, thoughts on stderr, without control characters.
-Thoughts are dimmed on a terminal; elsewhere, and with NO_COLOR, lines mark them."""
+"""Prints an answer as it comes: text on stdout, thoughts on stderr, without control characters."""
 
 import os
 import sys
