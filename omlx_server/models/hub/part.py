@@ -4,8 +4,7 @@
     <name>.ranges.incomplete   the note: how many bytes of each range are there
 
 A process may be killed at any moment: bytes are written before they are noted, and the note goes
-before the rename. Bytes without a note are the file's beginning. Any thread; a lock keeps other
-processes away.
+before the rename. Any thread; a lock keeps other processes away.
 """
 
 import errno

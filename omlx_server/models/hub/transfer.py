@@ -50,12 +50,10 @@ class FileTransfer:
 
 
 def transfer(files: Sequence[FileTransfer], pauses: Sequence[float], report: Report) -> int:
-    """Fetch all files; return the bytes that came. `report`, on the caller's thread, gets the bytes
-    that are here and may raise to end it. Retries after each of the `pauses` (seconds), anew when
-    bytes have come.
-
-    Raises HTTPError if network or server failed, OSError if the disk failed or the size is wrong.
-    """
+    """Fetch all files; return the bytes that came. `report`, on the caller's thread, gets the
+    bytes that are here and may raise to end it. Retries after each of the `pauses` (seconds).
+    Raises HTTPError if network or server failed, OSError if the disk failed or the size is
+    wrong."""
     return _Transfer(files, pauses).run(report)
 
 
