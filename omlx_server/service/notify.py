@@ -18,7 +18,7 @@ _PASSING = {errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EMFILE, errno.ENFIL
 
 
 class Notifier:
-    """`ready` and `stopping` are never lost: while the socket is full they wait in a thread. One
+    """`ready` and `stopping` are never lost, but wait in a thread while the socket is full. One
     thread at a time may call these two."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
