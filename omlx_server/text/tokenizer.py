@@ -143,8 +143,8 @@ class Tokenizer:
         return self._encoder.counts([whole(text) for text in texts], most)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return transformers' text of `ids` without special tokens, except that only the bad
-        bytes of a run are replaced, so that text can be shown before the end."""
+        """Return transformers' text of `ids` without special tokens. Of byte tokens that are not
+        UTF-8 only the bad bytes are replaced, not the whole run."""
         detokenizer = Detokenizer(self.pieces)
         return "".join([detokenizer.add(token_id) for token_id in ids]) + detokenizer.finish()
 

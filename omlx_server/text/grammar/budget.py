@@ -1,5 +1,5 @@
 """The processor time of one answer's grammar: SECONDS, and SECONDS_PER_TOKEN for each token.
-Owned by one thread."""
+Owned by one thread at a time."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,4 @@
-"""Runs a grammar in a process of its own, because nothing bounds the work of its tokens. Owned by
-one thread at a time.
+"""Runs a grammar in a process of its own, because nothing bounds the work of its tokens.
 
 A process over its budget of processor time, or silent for PATIENCE seconds more, ends together with
 its answers.
@@ -102,7 +101,8 @@ class Walker:
 
 
 class ApartConstraint:
-    """The state of one answer. A copy is a new state, which takes all tokens again."""
+    """The state of one answer, owned by one thread at a time. A copy is a new state, which takes
+    all tokens again."""
 
     takes_drafts = False
 

@@ -1,5 +1,6 @@
 """Compiles and renders chat templates: sandboxed, within limits of time and length. Any thread.
-Results equal those of transformers, except for `append` and `pop` in `tojson`."""
+Beyond transformers, lists have `append` and `pop`, and `tojson` takes iterators, as in
+llama.cpp."""
 
 import json
 import threading
