@@ -64,8 +64,8 @@ class Launchd:
         return [*self._load(may_fail=True), RunCommand(("launchctl", "kickstart", self._target))]
 
     def stop(self) -> list[Step]:
-        """Return the steps that unload the agent. `bootout` returns before the process has
-        ended, and a `bootstrap` before that fails."""
+        """Return the steps that unload the agent until the next login. `bootout` returns before
+        the process has ended, and a `bootstrap` before that fails."""
         return [
             RunCommand(("launchctl", "bootout", self._target), may_fail=True),
             WaitUntilGone(self._question, LONGEST_STOP_SECONDS),

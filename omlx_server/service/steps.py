@@ -31,7 +31,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """Run a command. With `may_fail` a non-zero exit code is ignored."""
+    """Run the command; if it `may_fail`, a non-zero exit code is ignored."""
 
     command: tuple[str, ...]
     may_fail: bool = False
