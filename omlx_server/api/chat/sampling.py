@@ -32,7 +32,7 @@ _PRESETS = (
 )
 
 
-def sampling_of(defaults: RequestDefaults) -> dict[str, float]:
+def default_sampling(defaults: RequestDefaults) -> dict[str, float]:
     """Return the sampling numbers among `defaults`."""
     return {name: getattr(defaults, name) for name in _PRESETS}
 
@@ -138,7 +138,7 @@ class SamplingFields(SharedFields):
     ) -> SamplingParams:
         """Return the sampling parameters, with the model's defaults. Raises BadRequest for ids or
         biases out of bounds."""
-        chosen: dict[str, Any] = {**sampling_of(model.defaults)}
+        chosen: dict[str, Any] = {**default_sampling(model.defaults)}
         chosen |= self.model_dump(include=set(_PRESETS), exclude_none=True)
         seed = model.defaults.seed if self.seed is None else self.seed
         stop_ids = frozenset(() if self.ignore_eos else model.tokenizer.eos_ids)

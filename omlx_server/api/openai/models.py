@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omlx_server.api.chat.sampling import sampling_of
+from omlx_server.api.chat.sampling import default_sampling
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http.json import JsonResponse
@@ -99,7 +99,7 @@ def _shape(
         "max_model_len": model.context_length,
         "architecture": _architecture(model, takes_images=models.takes_images(model)),
         "presets": list(model.presets),
-        "default_parameters": sampling_of(model.defaults) if model.role is CHAT else None,
+        "default_parameters": default_sampling(model.defaults) if model.role is CHAT else None,
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
