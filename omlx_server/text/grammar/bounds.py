@@ -57,7 +57,8 @@ def _patterns(schema: Mapping[str, Any]) -> int:
 
 
 def _branches(schema: Mapping[str, Any]) -> int:
-    """Count alternatives that can be open at once: those of one type other than null."""
+    """Count alternatives that can be open at once. Null, and those that all differ in type,
+    don't count."""
     return sum(_alike(_listed(schema, key)) for key in ("anyOf", "oneOf"))
 
 
