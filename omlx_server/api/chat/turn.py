@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fastapi import Request
 
@@ -19,8 +19,9 @@ from omlx_server.api.chat.sampling import SamplingFields
 from omlx_server.api.context import ApiContext, context_of
 from omlx_server.api.http.exchange import current, known_as
 from omlx_server.api.models.served_model import ServedModel
+from omlx_server.core.images import ImageSpan
+from omlx_server.core.request import Constraint, RequestId, SamplingParams
 from omlx_server.core.request import Request as EngineRequest
-from omlx_server.core.request import RequestId
 from omlx_server.errors import DeadlineExceeded
 from omlx_server.text.answers.form import AnswerForm
 
@@ -70,16 +71,18 @@ class ChatTurn:
             async with _deadline(self.request):
                 encoded = await encode_chat(chat, model, images, context_of(self.request))
             constraint = await constraint_of(chat, encoded.plan, model, encoded.opening)
-            plain = EngineRequest(
-                RequestId(self.id),
-                tuple(encoded.tokens),
+            request = engine_request(
+                self.id,
+                encoded.tokens,
                 sampling_of(chat, model, len(encoded.tokens)),
+                chat,
+                model,
+                self.request,
                 n=chat.n or 1,
-                checkpoints_at=encoded.checkpoints_at,
                 constraint=constraint,
+                checkpoints_at=encoded.checkpoints_at,
                 images=encoded.images,
             )
-            request = of_sender(plain, model, self.request, chat)
             form = form_of(chat, encoded.plan, model, encoded.opening)
             async with self._seen(images, request):
                 choices = await submit(request, form, model, self.request)
@@ -110,22 +113,38 @@ async def _deadline(http: Request) -> AsyncIterator[None]:
         raise DeadlineExceeded("the request did not finish within its time limit") from None
 
 
-def of_sender(
-    request: EngineRequest, model: ServedModel, http: Request, body: SamplingFields
+def engine_request(
+    id: str,
+    tokens: Sequence[int],
+    sampling: SamplingParams,
+    body: SamplingFields,
+    model: ServedModel,
+    http: Request,
+    *,
+    n: int = 1,
+    constraint: Constraint | None = None,
+    checkpoints_at: tuple[int, ...] = (),
+    images: tuple[ImageSpan, ...] = (),
 ) -> EngineRequest:
-    """Return `request` with the sender, priority and deadline of its HTTP request, and the model's
-    adapter."""
+    """Return the request for the engine, with the sender, priority and deadline of its HTTP
+    request, and the model's adapter."""
     # The wait for a model to load counts as waiting, so the HTTP request's begin is the arrival.
     arrived, timeout = current().started, context_of(http).request_timeout_seconds
-    return replace(
-        request,
+    return EngineRequest(
+        RequestId(id),
+        tuple(tokens),
+        sampling,
+        n=n,
         priority=body.priority or 0,
         arrived=arrived,
         deadline=arrived + timeout if timeout else None,
         salt=salt_of(http, body.cache_salt),
+        checkpoints_at=checkpoints_at,
+        constraint=constraint,
         owner=client_of(http),
-        conversation=conversation_of(body.in_conversation, request.tokens),
+        conversation=conversation_of(body.in_conversation, tuple(tokens)),
         speculation=body.speculation,
+        images=images,
         adapter=model.adapter,
     )
 
@@ -133,7 +152,7 @@ def of_sender(
 async def submit(
     request: EngineRequest, form: AnswerForm, model: ServedModel, http: Request
 ) -> Choices:
-    """Queue a request that `of_sender` has completed. Raises QueueFull, NoMemory, Unavailable,
+    """Queue a request of `engine_request`. Raises QueueFull, NoMemory, Unavailable,
     AdapterUnusable, and DeadlineExceeded while it waits for an adapter."""
     known_as(request.id)
     async with _deadline(http) if model.adapter is not None else nullcontext():

@@ -6,11 +6,9 @@ from fastapi import Request
 
 from omlx_server.api.chat.choices import Choices
 from omlx_server.api.chat.plan import with_bad_words
-from omlx_server.api.chat.turn import of_sender, submit
+from omlx_server.api.chat.turn import engine_request, submit
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai.completion_schema import CompletionRequest, prompts_in
-from omlx_server.core.request import Request as EngineRequest
-from omlx_server.core.request import RequestId
 from omlx_server.errors import BadRequest, ContextTooLong, TooManyTokens
 from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.fill_in import FILL_IN
@@ -47,16 +45,19 @@ async def start(
     with model.engine.preparing():
         wanted = body.format
         grammar = None if wanted is None else await model.grammars.constraint(wanted)
-        plain = EngineRequest(
-            RequestId(id),
+        sampling = body.params(model, max_tokens=prompt.max_tokens, top_logprobs=top)
+        complete = engine_request(
+            id,
             prompt.tokens,
-            body.params(model, max_tokens=prompt.max_tokens, top_logprobs=top),
+            sampling,
+            body,
+            model,
+            request,
             n=body.candidates,
             constraint=with_bad_words(grammar, body.bad_words or (), model),
         )
         keeps_stop = bool(body.include_stop_str_in_output)
         form = AnswerForm(body.stops(model), keeps_stop, continues=True)
-        complete = of_sender(plain, model, request, body)
         return await submit(complete, form, model, request)
 
 
