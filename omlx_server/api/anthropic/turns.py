@@ -140,7 +140,8 @@ def _assistant(path: str, blocks: Sequence[ContentBlock]) -> list[Message]:
             messages += [_said("".join(texts), "".join(reasoning), [call]), result]
             texts, reasoning = [], []
         elif _is_summary(block):
-            messages, texts, reasoning = [{"role": "user", "content": block.content}], [], []
+            messages, texts = [{"role": "user", "content": block.content}], []
+            reasoning, calls = [], []
         elif block.type == "thinking":
             reasoning.append(block.thinking or "")
         elif block.type not in _UNSEEN:

@@ -20,7 +20,8 @@ from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import CacheSettings
 from omlx_server.settings.types import parse_size
 from omlx_server.store.description import NamespaceUse
-from omlx_server.store.directory import (
+from omlx_server.store.files import Files, StoredFile
+from omlx_server.store.inventory import (
     UNREADABLE,
     CheckedBlock,
     ColdDirectory,
@@ -28,7 +29,6 @@ from omlx_server.store.directory import (
     Inventory,
     least_needed,
 )
-from omlx_server.store.files import Files, StoredFile
 from omlx_server.store.mediums.medium import MediumError
 
 _LAST_SECOND = datetime(9999, 12, 31, tzinfo=UTC).timestamp()

@@ -22,7 +22,7 @@ from omlx_server.settings import CacheSettings
 from omlx_server.settings.whole_file import replacing
 from omlx_server.store.archives.archive import ArchiveMember, ArchiveOrigin, write_archive
 from omlx_server.store.description import NamespaceDescription, NamespaceUse
-from omlx_server.store.directory import ColdDirectory, StoredPrefix, stored_prefix
+from omlx_server.store.inventory import ColdDirectory, StoredPrefix, stored_prefix
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.mediums.operations import FILE_MODE
 

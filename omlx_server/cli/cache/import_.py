@@ -20,8 +20,8 @@ from omlx_server.store.archives.archive import ArchiveOrigin, Manifest, read_arc
 from omlx_server.store.archives.tar import BadArchive
 from omlx_server.store.block_file import encode
 from omlx_server.store.description import NamespaceDescription, NamespaceUse
-from omlx_server.store.directory import ColdDirectory, room_for
 from omlx_server.store.files import Files, StoredFile
+from omlx_server.store.inventory import ColdDirectory, room_for
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.secret import secret
 

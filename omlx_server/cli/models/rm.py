@@ -16,7 +16,7 @@ from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.installed import Installed
 from omlx_server.models.remove import freed_by, remove
 from omlx_server.settings import Settings
-from omlx_server.store.directory import ColdDirectory
+from omlx_server.store.inventory import ColdDirectory
 from omlx_server.store.mediums.medium import MediumError
 
 

@@ -271,11 +271,14 @@ def test_a_call_of_the_client_beside_one_of_anthropic_stays_the_last() -> None:
 
 def test_a_summary_stands_for_all_that_came_before_it() -> None:
     summary: Json = {"type": "compaction", "content": "We met."}
-    old = {"role": "assistant", "content": [text("old"), summary, text("new")]}
-    told = converted({"role": "system", "content": "old"}, USER, old, USER)
+    begun = [text("old"), use("toolu_a", "time"), summary, text("new")]
+    told = converted(
+        {"role": "system", "content": "old"}, USER, {"role": "assistant", "content": begun}, USER
+    )
     assert told[0] == {"role": "user", "content": "We met."}
     assert told[1] == {"role": "assistant", "content": "new"}
     assert len(told) == 3
+    old = {"role": "assistant", "content": [text("old"), summary, text("new")]}
     summary["content"] = None  # it failed, so all stays
     assert [m["role"] for m in converted(USER, old)] == ["user", "assistant"]
     assert converted(USER, old)[1]["content"] == "oldnew"

@@ -45,7 +45,7 @@ def closed(schema: Any, param: str) -> Any:
     if not isinstance(schema, dict):
         return schema
     work = _Closing(schema, param)
-    result = work.alone(schema)
+    result = work.closed_form(schema)
     forms = dict(work.open_forms())
     return {**result, "$defs": {**result.get("$defs", {}), **forms}} if forms else result
 
@@ -61,75 +61,87 @@ class _Closing:
         count = 0
         while count < len(self._forms):
             reference, name = list(self._forms.items())[count]
-            yield name, self._part(resolved(self._root, reference))
+            yield name, self._open(resolved(self._root, reference))
             count += 1
 
-    def alone(self, schema: Any) -> Any:
+    def closed_form(self, schema: Any) -> Any:
+        """Return a schema, closed, that no other schema is combined with."""
         if not isinstance(schema, dict):
             return schema
         applied = [key for key in _IN_PLACE if key in schema]
         if applied == ["$ref"] and not any(key in schema for key in _OF_OBJECTS):
-            return self._children(schema)
+            return self._with_closed_children(schema)
         if not applied:
-            return _shut(self._children(schema), self._listed([schema]))
-        return self._joined(schema)
+            return _shut(self._with_closed_children(schema), self._listed([schema]))
+        return self._close_combined(schema)
 
-    def _joined(self, schema: Mapping[str, Any]) -> Any:
-        part = self._part(schema)
+    def _close_combined(self, schema: Mapping[str, Any]) -> Any:
+        """Close a schema that applies others in place. Alternatives are closed one by one, each with
+        the properties beside it, where that excludes no answer; else all together:
+
+            {"properties": {"a": A}, "anyOf": [{"properties": {"b": B}}, {"properties": {"c": C}}]}
+            -> {"anyOf": [{"properties": {"b": B, "a": true}, "additionalProperties": false},
+                          {"properties": {"c": C, "a": true}, "additionalProperties": false}], ...}
+        """
+        part = self._open(schema)
         key = "anyOf" if "anyOf" in schema else "oneOf"
         branches = schema.get(key)
         splits = isinstance(branches, list) and (key == "anyOf" or exclusive(branches, self._root))
         if isinstance(branches, list) and splits:
             others = {name: value for name, value in schema.items() if name != key}
             part.pop(key)
-            part["anyOf"] = [self._branch(branch, others) for branch in branches]
+            part["anyOf"] = [self._close_alternative(branch, others) for branch in branches]
             if not self._listed([others]).lists:
                 return part
         return _shut(part, self._listed([schema]))
 
-    def _branch(self, branch: Any, rest: Mapping[str, Any]) -> Any:
+    def _close_alternative(self, branch: Any, rest: Mapping[str, Any]) -> Any:
+        """Close one alternative: to its own properties and those of the schema around it, `rest`."""
         bare = not any(key in rest for key in (*_IN_PLACE, *_OF_OBJECTS))
         if bare or not isinstance(branch, dict):
-            return self.alone(branch)
+            return self.closed_form(branch)
         listed = self._listed([rest, branch])
-        part = self._part(branch)
+        part = self._open(branch)
         if not listed.closable or not self._listed([branch]).lists:
             return part
         if any(key in branch for key in _IN_PLACE):
             return {"allOf": [part, _shut({}, listed)]}
         return _shut(part, listed)
 
-    def _part(self, schema: Any) -> Any:
+    def _open(self, schema: Any) -> Any:
+        """Return a schema that others are combined with: open itself, its properties closed."""
         if not isinstance(schema, dict):
             return schema
-        copy = self._children(schema)
+        copy = self._with_closed_children(schema)
         for key in ("allOf", "anyOf", "oneOf"):
             if isinstance(schema.get(key), list):
-                copy[key] = [self._part(branch) for branch in schema[key]]
+                copy[key] = [self._open(branch) for branch in schema[key]]
         if "$ref" in schema:
-            copy["$ref"] = self._open_form(schema["$ref"])
+            copy["$ref"] = self._open_reference(schema["$ref"])
         return copy
 
-    def _children(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_closed_children(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         copy = dict(schema)
         for key in _MAPS:
             if isinstance(schema.get(key), dict):
-                copy[key] = {name: self.alone(inner) for name, inner in schema[key].items()}
+                copy[key] = {name: self.closed_form(inner) for name, inner in schema[key].items()}
         for key in _SINGLE:
             if isinstance(schema.get(key), dict):
-                copy[key] = self.alone(schema[key])
+                copy[key] = self.closed_form(schema[key])
         for key in _LISTS:
             if isinstance(schema.get(key), list):
-                copy[key] = [self.alone(inner) for inner in schema[key]]
+                copy[key] = [self.closed_form(inner) for inner in schema[key]]
         return copy
 
-    def _open_form(self, reference: str) -> str:
+    def _open_reference(self, reference: str) -> str:
+        """Return a reference to the open form of what `reference` names."""
         if not self._listed([{"$ref": reference}]).lists or resolved(self._root, reference) is None:
             return reference
         name = self._forms.setdefault(reference, f"{_OPEN_FORM}{len(self._forms)}")
         return f"#/$defs/{name}"
 
     def _listed(self, schemas: Sequence[Any]) -> Listed:
+        """Collect what these schemas, and all that they apply in place, list."""
         listed, pending, seen = Listed(), list(reversed(schemas)), set[str]()
         while pending:
             schema = pending.pop()
@@ -154,19 +166,19 @@ class _Closing:
             raise BadRequest(f"{self._param} has too many references", param=self._param)
 
 
-def _note(found: Listed, schema: Mapping[str, Any]) -> None:
-    for key, into in (("properties", found.names), ("patternProperties", found.patterns)):
+def _note(listed: Listed, schema: Mapping[str, Any]) -> None:
+    for key, into in (("properties", listed.names), ("patternProperties", listed.patterns)):
         if isinstance(schema.get(key), dict):
-            found.lists = True
+            listed.lists = True
             into.update(dict.fromkeys(schema[key]))
     required = schema.get("required", ())
-    found.names.update({name: None for name in required if isinstance(name, str)})
+    listed.names.update({name: None for name in required if isinstance(name, str)})
     others = schema.get("additionalProperties")
-    found.others |= others is True or isinstance(others, dict)
-    # A value that is given as a whole lists what it has.
-    found.others |= "const" in schema or "enum" in schema
+    listed.others |= others is True or isinstance(others, dict)
+    # A constant object has the properties that it has, listed or not.
+    listed.others |= "const" in schema or "enum" in schema
     least = schema.get("minProperties")
-    found.least = max(found.least, least if isinstance(least, int) else 0)
+    listed.least = max(listed.least, least if isinstance(least, int) else 0)
 
 
 def _shut(schema: Mapping[str, Any], listed: Listed) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.pins import Pin, Pins
 from omlx_server.core.blocks.record import Record, RecordKind
-from omlx_server.store.directory import Inventory, StoredPrefix, room_for, stored_prefix
 from omlx_server.store.files import StoredFile
+from omlx_server.store.inventory import Inventory, StoredPrefix, room_for, stored_prefix
 from omlx_server.store.mediums.medium import Name
 
 SPACE = "model|kv|3"
