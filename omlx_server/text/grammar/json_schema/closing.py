@@ -76,8 +76,8 @@ class _Closing:
         return self._close_combined(schema)
 
     def _close_combined(self, schema: Mapping[str, Any]) -> Any:
-        """Close a schema that applies others in place. Alternatives are closed one by one, each with
-        the properties beside it, where that excludes no answer; else all together:
+        """Close a schema that applies others in place. Alternatives are closed one by one, each
+        with the properties beside it, where that excludes no answer; else all together:
 
             {"properties": {"a": A}, "anyOf": [{"properties": {"b": B}}, {"properties": {"c": C}}]}
             -> {"anyOf": [{"properties": {"b": B, "a": true}, "additionalProperties": false},
@@ -96,7 +96,7 @@ class _Closing:
         return _shut(part, self._listed([schema]))
 
     def _close_alternative(self, branch: Any, rest: Mapping[str, Any]) -> Any:
-        """Close one alternative: to its own properties and those of the schema around it, `rest`."""
+        """Close one alternative to its own properties and those of `rest`, the schema around it."""
         bare = not any(key in rest for key in (*_IN_PLACE, *_OF_OBJECTS))
         if bare or not isinstance(branch, dict):
             return self.closed_form(branch)
