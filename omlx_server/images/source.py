@@ -9,9 +9,8 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from omlx_server.errors import BadRequest
+from omlx_server.images import limits
 
-# Anthropic takes 5 MB and OpenAI 20 MB an image.
-MOST_BYTES = 20 * 1024 * 1024
 # Taking a percent-encoded text apart needs about twenty times its size.
 _MOST_PERCENT_ENCODED = 1024 * 1024
 _URLSAFE = bytes.maketrans(b"-_", b"+/")
@@ -37,7 +36,7 @@ def from_image_url(url: str) -> bytes:
         data = _decode_base64(data)
     if not data:
         raise BadRequest("the image is empty")
-    if len(data) > MOST_BYTES:
+    if len(data) > limits.MOST_BYTES:
         raise _too_large()
     return data
 
@@ -87,7 +86,7 @@ def _why_not(scheme: str) -> str:
 
 def _ascii(text: str) -> bytes:
     """Encode as ASCII; refuse before copying what is longer than base64 with whitespace."""
-    if len(text) > MOST_BYTES * 3 // 2 + 1024:
+    if len(text) > limits.MOST_BYTES * 3 // 2 + 1024:
         raise _too_large()
     try:
         return text.encode("ascii")
@@ -117,4 +116,6 @@ def _not_base64(param: str | None = None) -> BadRequest:
 
 
 def _too_large() -> BadRequest:
-    return BadRequest(f"the image is too large: {MOST_BYTES / 1024**2:g} MiB are the most for one")
+    return BadRequest(
+        f"the image is too large: {limits.MOST_BYTES / 1024**2:g} MiB are the most for one"
+    )

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image, ImageOps
 
 from omlx_server.errors import BadRequest
+from omlx_server.images import limits
 from omlx_server.images.bitmap import Bitmap
 from omlx_server.images.decode import decode, inspect, upright
-from omlx_server.images.formats import header as headers
 from omlx_server.images.formats import jpeg
 from omlx_server.images.resize import Resample, resize
 from tests.images.files import (
@@ -295,10 +295,10 @@ def test_images_of_other_sizes_are_others_though_their_pixels_are_the_same() -> 
 def test_bounds_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     data = encoded(RGB, "PNG")
     for name, most in (("MOST_PIXELS", 33 * 47), ("MOST_EDGE", 47)):
-        monkeypatch.setattr(headers, name, most)
+        monkeypatch.setattr(limits, name, most)
         assert inspect(data).pixels == 33 * 47
         with monkeypatch.context() as lower, pytest.raises(BadRequest, match="47 x 33"):
-            lower.setattr(headers, name, most - 1)
+            lower.setattr(limits, name, most - 1)
             inspect(data)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omlx_server.errors import BadRequest
-from omlx_server.images import source
+from omlx_server.images import limits
 from omlx_server.images.source import from_image_url, url_of_image_block, url_of_input_image
 
 DATA = bytes(range(256)) * 3 + b"\xfb\xff"
@@ -136,7 +136,7 @@ def test_a_file_of_the_responses_api_is_refused() -> None:
 def test_the_bytes_of_an_image_are_bounded(
     read: Callable[[str], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source, "MOST_BYTES", 1024 * 1024)
+    monkeypatch.setattr(limits, "MOST_BYTES", 1024 * 1024)
     fits = base64.b64encode(bytes(1024 * 1024)).decode()
     assert len(read(fits)) == 1024 * 1024
     for size in (1024 * 1024 + 1, 3 * 1024 * 1024):
@@ -157,7 +157,7 @@ def test_long_base64_is_decoded_in_slices_as_it_would_be_whole() -> None:
 
 
 def test_what_is_too_long_is_not_even_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "MOST_BYTES", 1024 * 1024)
+    monkeypatch.setattr(limits, "MOST_BYTES", 1024 * 1024)
     with pytest.raises(BadRequest, match="too large"):
         base64_block("*" * 2_000_000)
 

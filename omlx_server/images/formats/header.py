@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from omlx_server.errors import BadRequest
+from omlx_server.images import limits
 
 
 class ImageFormat(StrEnum):
@@ -13,9 +14,6 @@ class ImageFormat(StrEnum):
     GIF = "GIF"
 
 
-# A phone's 48 megapixels fit; decoding them holds up to 0.6 GB as a JPEG and 1.2 GB as a WebP.
-MOST_PIXELS = 50_000_000
-MOST_EDGE = 65_535
 # Bytes a pixel of the array beside Pillow's memory; turning it needs a second one.
 _ARRAY_BYTES = 3
 _SMALL_BYTES = 1024 * 1024
@@ -68,10 +66,10 @@ def check_size(kind: ImageFormat, width: int, height: int) -> None:
     if width < 1 or height < 1:
         raise BadRequest(f"the {kind} has no pixels: it is {width} x {height}")
     most = None
-    if width * height > MOST_PIXELS:
-        most = f"{MOST_PIXELS / 1e6:g} million pixels are the most"
-    elif max(width, height) > MOST_EDGE:
-        most = f"an edge may have {MOST_EDGE} pixels"
+    if width * height > limits.MOST_PIXELS:
+        most = f"{limits.MOST_PIXELS / 1e6:g} million pixels are the most"
+    elif max(width, height) > limits.MOST_EDGE:
+        most = f"an edge may have {limits.MOST_EDGE} pixels"
     if most is not None:
         raise BadRequest(f"the image is too large: it is {width} x {height}, and {most}")
 
