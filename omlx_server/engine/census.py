@@ -41,7 +41,7 @@ class Census:
             return
         name, model = self._loaded[id]
         earlier = self._unloaded.get(name, Counted())
-        total = Counted().after(model.tally()).after(earlier)
+        total = Counted().after(model.tally()).after(earlier)  # the counters of both, no sizes
         with self._lock:
             del self._loaded[id]
             self._unloaded[name] = total

@@ -62,7 +62,8 @@ class Window:
 
 
 class _Cut:
-    """Cuts the units in one pass. Before `_next` only `_heads` are left, of one turn."""
+    """Cuts the units from the oldest on, in one pass. All before position `_next` are dropped, but
+    for the user's words of the turn that is cut, `_heads`."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self.state = [True] * len(units)
@@ -71,13 +72,16 @@ class _Cut:
         self._heads: list[int] = []
 
     def down_to(self, low: int, total: int, last: int) -> int:
+        """Drop units before `last` until `total` is at most `low`; return the new total. Earlier
+        turns go whole, words included; of the turn of `last` only rounds go."""
         turn = self._units[last].turn
         if self._heads and self._units[self._heads[0]].turn != turn:
             total -= sum(map(self._drop, self._heads))
             self._heads.clear()
         while self._next < last:
             unit = self._units[self._next]
-            if total <= low and (unit.turn == turn or self._begins(self._next)):
+            is_turn_whole = unit.turn == turn or self._begins(self._next)
+            if total <= low and is_turn_whole:
                 break
             if unit.turn == turn and unit.head:
                 self._heads.append(self._next)
@@ -97,4 +101,5 @@ class _Cut:
 def just_enough(units: Sequence[Unit], limit: int, front: int) -> list[bool] | None:
     """Return whether each unit stays when only as many turns go as need be; None where what must
     stay costs more than `limit`."""
+    # Without earlier requests there is one cut: the one that this prompt needs.
     return Window(limit, limit, front).kept([replace(unit, asks=False) for unit in units])

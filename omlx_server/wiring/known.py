@@ -133,13 +133,13 @@ class KnownModels:
     async def refresh(self, *, anew: bool = False) -> None:
         async with self._looking:  # a waiting call uses this one's result
             now, models = time.monotonic(), self.settings.models
-            recent = now - self._looked_at < _LOOK_SECONDS and self._looked_at
-            if recent and not anew:
+            is_recent = self._looked_at > 0 and now - self._looked_at < _LOOK_SECONDS
+            if is_recent and not anew:
                 return
             before, self._disk = self._disk, await asyncio.to_thread(_look, models)
             if self._disk.away != before.away:
                 _tell_away(self._disk.away)
-            if models is self.settings.models:
+            if models is self.settings.models:  # else they changed meanwhile: look again
                 self._looked_at = now
             self._list()
 
