@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 from omlx_server.errors import FetchFailed
@@ -78,7 +79,7 @@ def _watch(
     ) as process:
         try:
             while True:
-                progress.update("download", min(sum(map(_size, into.rglob("*"))), total), total)
+                progress.update("download", min(_nbytes(into), total), total)
                 try:
                     return process.wait(POLL_SECONDS)
                 except subprocess.TimeoutExpired:
@@ -87,12 +88,14 @@ def _watch(
             process.kill()
 
 
-def _size(path: Path) -> int:
-    # pip renames and removes files while we look at them.
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except FileNotFoundError:
-        return 0
+def _nbytes(directory: Path) -> int:
+    # pip renames and removes files and folders meanwhile: os.walk passes over those that are gone.
+    nbytes = 0
+    for folder, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):
+                nbytes += os.lstat(os.path.join(folder, name)).st_size
+    return nbytes
 
 
 def _last_line(log: Path) -> str:
