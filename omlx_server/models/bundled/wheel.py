@@ -94,7 +94,7 @@ def _nbytes(directory: Path) -> int:
     for folder, _, names in os.walk(directory):
         for name in names:
             with suppress(OSError):
-                nbytes += os.lstat(os.path.join(folder, name)).st_size
+                nbytes += Path(folder, name).lstat().st_size
     return nbytes
 
 
