@@ -97,9 +97,10 @@ def gap_after(loaded: LoadedModel, tokens: Sequence[int], first: int, second: in
         model(mx.array([list(tokens[start : min(start + size, last)])]), cache=caches)
         cache_ops.evaluate(caches, wait=True)
     last_logits = model(mx.array([[tokens[-1]]]), cache=caches)[0, -1]
-    logits: list[float] = device.to_host(last_logits.astype(mx.float32))
-    lower, largest = min(logits[first], logits[second]), max(map(abs, logits))
+    logits = last_logits.astype(mx.float32)
+    wanted = [logits.max(), mx.abs(logits).max(), logits[first], logits[second]]
+    highest, largest, *both = device.to_host(mx.stack(wanted))
     share = max(_LEAST, _SPACINGS * float(mx.finfo(last_logits.dtype).eps))
     if scheme_of(loaded) is not None:
         share = max(share, _FEW_BITS)
-    return Gap(max(logits) - lower, share * max(1.0, largest))
+    return Gap(highest - min(both), share * max(1.0, largest))

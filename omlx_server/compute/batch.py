@@ -372,10 +372,10 @@ def _joined(
     """Return one layer's merged cache. The old caches leave their lists, so that their memory is
     freed once copied."""
     layer, layers[number] = layers[number], None
-    members = [caches[number] for caches in incoming]
+    same_layer = [caches[number] for caches in incoming]
     for caches in incoming:
         caches[number] = None
-    joining = members[0].merge(members) if solo else members[0]
+    joining = same_layer[0].merge(same_layer) if solo else same_layer[0]
     if layer is None:
         return joining
     layer = layer.merge([layer]) if own_solo else layer

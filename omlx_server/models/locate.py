@@ -193,10 +193,17 @@ def about_away(problems: Mapping[Path, str]) -> str:
 def _subdirectories(directory: Path) -> list[Path]:
     try:
         with os.scandir(directory) as entries:
-            names = [e.name for e in entries if _has_a_name(e) and os.path.isdir(e)]  # noqa: PTH112
+            names = [e.name for e in entries if _has_a_name(e) and _is_directory(e)]
     except OSError:
         return []
     return [directory / name for name in sorted(names)]
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _has_a_name(entry: os.DirEntry[str]) -> bool:

@@ -18,6 +18,7 @@ from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tool_calls.fallback import supports_tools
 from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, CallFormat
 from omlx_server.text.tool_calls.numbering import new_call_id, short_call_id
+from omlx_server.text.tool_calls.recipients import MARK
 
 # A tool for trials.
 _NAME = "c0ffee_look"
@@ -57,10 +58,13 @@ class Dialect:
         return self.style is not None and bool(self.style.channels)
 
     def opening(self, tokenizer: Tokenizer, prompt: list[int]) -> Opening:
-        if self.style is None:
+        if self.style is None and not self.recipients:
             return Opening.PAST
         tail = [token for token in prompt[-_TAIL:] if token < FIRST_ID]
-        return opening_of(self.style, tokenizer.decode_all(tail))
+        prompt_end = tokenizer.decode_all(tail)
+        if self.style is None:
+            return Opening.FREE if prompt_end.endswith(MARK) else Opening.PAST
+        return opening_of(self.style, prompt_end)
 
 
 def dialect_of(

@@ -21,7 +21,9 @@ Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the files go.")]
 
 Repeats = Annotated[
     int,
-    typer.Option(min=0, metavar="N", show_default=False, help="Rounds [default: 5; --quick: 2]."),
+    typer.Option(
+        min=0, metavar="N", show_default=False, help="Rounds [default: 5; --quick: fewer]."
+    ),
 ]
 """How often all is measured; 0 for as often as the plan says."""
 

@@ -10,7 +10,7 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.quantise import make_scheme, use_scheme
 
-GROUP_SIZE = 64
+_GROUP_SIZE = 64
 """Of affine and rotated: the default of `kv_cache.group_size`."""
 
 
@@ -28,7 +28,7 @@ class Variant:
 
     def make(self) -> Scheme | None:
         """None for plain caches."""
-        return make_scheme(self.scheme, self.bits, GROUP_SIZE)
+        return make_scheme(self.scheme, self.bits, _GROUP_SIZE)
 
 
 PLAIN = Variant("none")

@@ -69,10 +69,6 @@ class Child:
         tail = "\n".join(self.output().splitlines()[-_TAIL_LINES:])
         return ChildFailed(f"{self._log.stem} {problem}. Its last words:\n{tail}")
 
-    def signal(self, number: int) -> None:
-        """Send it a signal."""
-        self._process.send_signal(number)
-
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Sample the resident memory meanwhile."""

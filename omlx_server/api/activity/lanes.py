@@ -43,7 +43,7 @@ def _lane(
     exchange: Exchange, standings: Sequence[Standing], pace: float | None, now: float
 ) -> RequestAtWork:
     phases, speed = exchange.phases, work_of(exchange)
-    places = {_place(standing, phases) for standing in standings} or {_unasked(phases)}
+    places = {_place(standing) for standing in standings} or {_unasked(phases)}
     place = next(place for place in _FURTHEST if place in places)
     rate = pace if place == "prefilling" else speed.get("tokens_per_second")
     return {
@@ -67,7 +67,7 @@ def prefilled(standings: Sequence[Standing]) -> int:
     return sum(max(0, standing.computed - standing.restored) for standing in active)
 
 
-def _place(standing: Standing, phases: Sequence[Phases]) -> Place:
+def _place(standing: Standing) -> Place:
     if standing.place in _ROWS:
         return "decoding"
     if standing.place == "active":

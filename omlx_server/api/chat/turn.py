@@ -142,7 +142,7 @@ def engine_request(
         checkpoints_at=checkpoints_at,
         constraint=constraint,
         owner=client_of(http),
-        conversation=conversation_of(body.in_conversation, tuple(tokens)),
+        conversation=conversation_of(body.in_conversation, tokens),
         speculation=body.speculation,
         images=images,
         adapter=model.adapter,

@@ -9,7 +9,7 @@ from omlx_server.api.chat.plan import with_bad_words
 from omlx_server.api.chat.turn import engine_request, submit
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai.completion_schema import CompletionRequest, prompts_in
-from omlx_server.errors import BadRequest, ContextTooLong, TooManyTokens
+from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong, TooManyTokens
 from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.fill_in import FILL_IN
 from omlx_server.text.tokenizer import Tokenizer
@@ -69,6 +69,9 @@ def _encode_one(
             tokens = _encode_text(prompt, body, model.tokenizer, model.context_length)
         except TooManyTokens as error:
             raise ContextTooLong(model.context_length, error.at_least) from None
+        except PromptTooLong as error:
+            most = model.context_length
+            raise ContextTooLong(most, most + 1, why=error.message) from None
     else:
         tokens = prompt
         if max(tokens) >= model.vocab:

@@ -4,7 +4,6 @@ between the steps of chat models."""
 import asyncio
 import base64
 import logging
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -60,8 +59,9 @@ async def embeddings(request: Request) -> Response:
     body = await json_body.read(request, EmbeddingRequest, context.max_body_bytes)
     model = await context.models.embedder(body.model)
     vectors, tokens = await embedded(request, body, model)
-    ids = [one for one in prompts_in(body.input) if not isinstance(one, str)]
-    foreign = await in_time(request, context.threads.run(_count_foreign, ids, model)) if ids else 0
+    foreign = 0
+    if isinstance(body.input, list) and not isinstance(body.input[0], str):
+        foreign = await in_time(request, context.threads.run(_count_foreign, body.input, model))
     name = body.model or model.names[0]
     content = await asyncio.to_thread(_embedding_list, name, body.encoding_format, vectors, tokens)
     return JsonResponse(content, headers={_FOREIGN.name: str(foreign)} if foreign else {})
@@ -95,15 +95,18 @@ def encode(body: EmbeddingRequest, model: ServedEmbedder) -> list[TokenizedText]
             inputs.append(_encode_one(index, one, model, limit))
         except TooManyTokens as error:
             raise _too_long(index, error.at_least, limits.max_tokens) from None
+        except PromptTooLong:
+            raise _too_long(index, limits.max_tokens + 1, limits.max_tokens) from None
         if len(inputs[-1]) > limits.max_tokens:
             raise _too_long(index, len(inputs[-1]), limits.max_tokens)
     limits.check(inputs, "input")
     return inputs
 
 
-def _count_foreign(inputs: Sequence[list[int]], model: ServedEmbedder) -> int:
+def _count_foreign(prompts: Prompt, model: ServedEmbedder) -> int:
     """Count inputs of ids that the model's own tokenizer would hardly write."""
-    foreign = sum(not model.encoder.is_own(ids) for ids in inputs)
+    inputs = prompts_in(prompts)
+    foreign = sum(not isinstance(one, str) and not model.encoder.is_own(one) for one in inputs)
     if foreign:
         _log.warning(
             "%d of %d inputs are token ids that are probably not those of %s: send texts",

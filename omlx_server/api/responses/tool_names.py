@@ -32,11 +32,12 @@ class ToolNames:
     """The tools of one request, those of namespaces included."""
 
     def __init__(self, tools: Iterable[schema.Tool] = ()) -> None:
-        self._shown: dict[tuple[str | None, str], str] = {}
         known = [tool for tool in tools if not isinstance(tool, schema.OtherTool)]
         # Tools without a namespace come first: they keep their names.
         alone = [tool for tool in known if not isinstance(tool, schema.NamespaceTool)]
-        self._shown = {(None, tool.name): tool.name for tool in alone}
+        self._shown: dict[tuple[str | None, str], str] = {
+            (None, tool.name): tool.name for tool in alone
+        }
         self._taken = set(self._shown.values())
         self.tools = [named for tool in known for named in self._named(tool)]
         self._by_shown = {named.shown: named for named in self.tools}

@@ -12,10 +12,9 @@ from rich.filesize import decimal
 
 from omlx_server.cli.shell.output import visible
 from omlx_server.errors import BadRequest, UsageError
+from omlx_server.images import limits
 from omlx_server.settings.types import expanded
 
-# This server's limit for one image (images/source.py).
-MOST_BYTES = 20 * 1024 * 1024
 _TAKEN = "a PNG, JPEG, WebP or GIF of up to 20 MB"
 # The orientations of EXIF that turn an image by a quarter.
 _ON_ITS_SIDE = (5, 6, 7, 8)
@@ -76,7 +75,7 @@ def _read(path: Path) -> bytes:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
             raise UsageError(f"{name} is no file", hint=f"give {_TAKEN}")
-        if about.st_size > MOST_BYTES:
+        if about.st_size > limits.MOST_BYTES:
             size = decimal(about.st_size)
             raise UsageError(f"{name} is too large: {size}", hint=f"give {_TAKEN}")
         return path.read_bytes()

@@ -304,7 +304,7 @@ class Span:
 Spans = tuple[Span, ...]
 
 
-def end_of(spans: Spans) -> int:
+def end_of(spans: Spans) -> int:  # written out where it runs for each row of a step
     return spans[-1].stop if spans else 0
 
 

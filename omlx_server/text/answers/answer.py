@@ -17,6 +17,7 @@ from omlx_server.text.encoding.pieces import Piece
 from omlx_server.text.parts import CallStart, Part, Text, Thought, merged
 from omlx_server.text.reasoning.harmony import HarmonySplitter
 from omlx_server.text.reasoning.splitter import MarkerSplitter, make_splitter
+from omlx_server.text.reasoning.style import Opening
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.parser import ToolParser
@@ -142,7 +143,7 @@ def _splitter(
 ) -> HarmonySplitter | MarkerSplitter | RecipientParser | None:
     names = tool_names(form.tools)
     if form.recipients:
-        return RecipientParser(numbering, names)
+        return RecipientParser(numbering, names, in_text=form.opening is Opening.PAST)
     calls = form.family.starts if form.family else ()
     style = form.style
     return make_splitter(style, form.opening, calls, numbering, names) if style else None

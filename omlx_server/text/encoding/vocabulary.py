@@ -9,15 +9,15 @@ from tokenizers.models import BPE
 
 from omlx_server.text.encoding.pieces import byte_of, from_byte_chars
 
-BLANK = "▁"
+_BLANK = "▁"
 _FORMS = ("NFC", "NFKC", "NFD", "NFKD")
 
 
-def is_byte_level(split: Mapping[str, Any] | None) -> bool:
+def _is_byte_level(split: Mapping[str, Any] | None) -> bool:
     if split is None:
         return False
     if split["type"] == "Sequence":
-        return any(map(is_byte_level, split["pretokenizers"]))
+        return any(map(_is_byte_level, split["pretokenizers"]))
     return bool(split["type"] == "ByteLevel")
 
 
@@ -31,11 +31,11 @@ def tokens_of(backend: Backend) -> Iterator[bytes]:
     """Return the bytes of each token, without the added tokens. Sentencepiece's mark for a blank
     becomes a blank."""
     vocabulary = backend.get_vocab(with_added_tokens=False)
-    if is_byte_level(_split(backend)):
+    if _is_byte_level(_split(backend)):
         yield from map(from_byte_chars, vocabulary)
         return
     for token in vocabulary:
-        yield byte_of(token) or token.replace(BLANK, " ").encode()
+        yield byte_of(token) or token.replace(_BLANK, " ").encode()
 
 
 def keeps_letters(backend: Backend) -> bool:
@@ -43,20 +43,15 @@ def keeps_letters(backend: Backend) -> bool:
     model, normalizer = backend.model, backend.normalizer
     described = None if normalizer is None else json.loads(normalizer.__getstate__())
     spells = isinstance(model, BPE) and (model.byte_fallback or not model.fuse_unk)
-    return spells and forms_of(described) is not None
+    return spells and _keeps_text(described)
 
 
-def forms_of(normalizer: Mapping[str, Any] | None) -> tuple[str, ...] | None:
-    """Return the Unicode forms that a normalizer makes; None where it does more."""
+def _keeps_text(normalizer: Mapping[str, Any] | None) -> bool:
+    """Return whether a normalizer only chooses a Unicode form and marks blanks."""
     if normalizer is None:
-        return ()
+        return True
     kind = normalizer["type"]
     if kind == "Sequence":
-        members = [forms_of(member) for member in normalizer["normalizers"]]
-        forms_of_members = [forms for forms in members if forms is not None]
-        return sum(forms_of_members, ()) if len(forms_of_members) == len(members) else None
-    if kind in _FORMS:
-        return (kind,)
+        return all(map(_keeps_text, normalizer["normalizers"]))
     marks_blanks = kind == "Replace" and normalizer["pattern"] == {"String": " "}
-    keeps = kind == "Prepend" or (marks_blanks and normalizer["content"] == BLANK)
-    return () if keeps else None
+    return kind in (*_FORMS, "Prepend") or (marks_blanks and normalizer["content"] == _BLANK)

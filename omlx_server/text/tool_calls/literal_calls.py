@@ -15,7 +15,7 @@ _NAME = r"[^\s<>{}()\[\]\"',:=;]+"
 _CALL = re.compile(rf"\s*({_NAME})\s*\(\s*")
 _KEY = re.compile(rf"\s*({_NAME})\s*=\s*")
 _QUOTED_CALL = re.compile(r"\s*call:([^\s<>{}()\[\]\"',=;]+)\s*(?=\{)")
-_STRING = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*\1""", re.DOTALL)
+_STRING = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*+\1""", re.DOTALL)
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 
 

@@ -4,7 +4,7 @@
     Let me look.>>>get_weather
     {"city": "Rome"}
 
-The prompt ends with the first `>>>`.
+The prompt ends with the first `>>>`, or within a text to be continued.
 """
 
 from collections.abc import Collection
@@ -23,8 +23,10 @@ _MAX_NAME_CHARS = 256
 class RecipientParser(StreamParser):
     thinking = False
 
-    def __init__(self, numbering: Numbering, tools: Collection[str]) -> None:
-        super().__init__(self._name)
+    def __init__(
+        self, numbering: Numbering, tools: Collection[str], *, in_text: bool = False
+    ) -> None:
+        super().__init__(self._text if in_text else self._name)
         self._numbering = numbering
         self._tools = tools
         self._mark = ""  # before the name, where the prompt did not end with it

@@ -132,7 +132,7 @@ def test_a_cut_text_reads_as_its_beginning(post: Post) -> None:
 
 
 def test_too_long_is_refused_as_a_prompt_is(post: Post) -> None:
-    for given in (["fine", TEXTS[-1]], [[5], [5] * (LONGEST + 1)]):
+    for given in (["fine", TEXTS[-1]], ["fine", "a" * 1_100_000], [[5], [5] * (LONGEST + 1)]):
         error = assert_envelope(post(PATH, model=NAME, input=given), 400)
         assert error["code"] == "context_length_exceeded"
         assert f"maximum context length is {LONGEST} tokens" in error["message"]

@@ -250,6 +250,7 @@ def test_minus_one_is_all_that_the_context_has_room_for(client: OpenAI) -> None:
         ({"stream_options": {}}, "stream_options"),
         ({"prompt": "x" * 100_000}, None),
         ({"prompt": [5] * 5_000}, None),
+        ({"prompt": "a" * 1_100_000}, None),
     ],
 )
 def test_what_is_wrong_is_said(tiny: ServerProcess, fields: dict[str, Any], param: str) -> None:

@@ -9,8 +9,8 @@ from omlx_server.text.tool_calls.recipients import RecipientParser
 CALL = '{"city": ">>> Rome"}'
 
 
-def read(text: str, size: int) -> tuple[str, list[tuple[str, str]]]:
-    parser = RecipientParser(Numbering(lambda: "id"), ("f", "g"))
+def read(text: str, size: int, *, in_text: bool = False) -> tuple[str, list[tuple[str, str]]]:
+    parser = RecipientParser(Numbering(lambda: "id"), ("f", "g"), in_text=in_text)
     parts: list[Part] = []
     for start in range(0, len(text), size):
         parts += parser.feed(text[start : start + size])
@@ -39,3 +39,9 @@ def read(text: str, size: int) -> tuple[str, list[tuple[str, str]]]:
 )
 def test_no_text_is_lost(text: str, size: int, said: str, calls: list[tuple[str, str]]) -> None:
     assert read(text, size) == (said, calls)
+
+
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_continued_text_has_no_recipient(size: int) -> None:
+    assert read("all\nx", size, in_text=True) == ("all\nx", [])
+    assert read(f"f\nx>>>f\n{CALL}", size, in_text=True) == ("f\nx", [("f", CALL)])
