@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx_lm.generate import BatchGenerator, generate_step
 
 from omlx_server.compute import caches as cache_ops
@@ -97,10 +98,11 @@ def gap_after(loaded: LoadedModel, tokens: Sequence[int], first: int, second: in
         model(mx.array([list(tokens[start : min(start + size, last)])]), cache=caches)
         cache_ops.evaluate(caches, wait=True)
     last_logits = model(mx.array([[tokens[-1]]]), cache=caches)[0, -1]
-    logits = last_logits.astype(mx.float32)
-    wanted = [logits.max(), mx.abs(logits).max(), logits[first], logits[second]]
-    highest, largest, *both = device.to_host(mx.stack(wanted))
+    logits = np.array(device.to_host(last_logits.astype(mx.float32)))
     share = max(_LEAST, _SPACINGS * float(mx.finfo(last_logits.dtype).eps))
     if scheme_of(loaded) is not None:
         share = max(share, _FEW_BITS)
-    return Gap(highest - min(both), share * max(1.0, largest))
+    return Gap(
+        float(logits.max() - logits[[first, second]].min()),
+        share * max(1.0, float(np.abs(logits).max())),
+    )

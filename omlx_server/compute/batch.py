@@ -27,9 +27,10 @@ from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.prefill import Prefilled
 from omlx_server.compute.sampler import Sampled, SamplingRow, sample, unsampled
-from omlx_server.compute.verify import Feed, Verifying, feeds_of, tokens_of
+from omlx_server.compute.verify import Feed, Verifying, feeds_of, sample_fed, tokens_of
 from omlx_server.compute.vision.entering import behind
 from omlx_server.core.cluster.commands import Accept
+from omlx_server.core.request import SampledRow
 from omlx_server.core.step import SequenceId
 
 Decoded = Sampled | Verifying
@@ -176,8 +177,10 @@ class LiveBatch:
         self,
         drafts: Mapping[SequenceId, Sequence[int]] = NO_DRAFTS,
         asks: Mapping[SequenceId, int] = NO_DRAFTS,
-    ) -> Decoded:
-        return self.begin(self.feeds(drafts, asks) if drafts or asks else [])()
+    ) -> list[SampledRow]:
+        """Decode once, and wait for the tokens."""
+        feeds = self.feeds(drafts, asks) if drafts or asks else []
+        return self.read(self.verify(feeds) if feeds else self.sample(self.feed()))
 
     def feeds(
         self, drafts: Mapping[SequenceId, Sequence[int]], asks: Mapping[SequenceId, int]
@@ -192,73 +195,69 @@ class LiveBatch:
         feeds = feeds_of(self.rows, drafts) if drafts and self._beginners is None else []
         return feeds if any(feed.draft for feed in feeds) else []
 
-    def begin(
-        self, feeds: list[Feed] | None = None, *, samples_late: bool = False
-    ) -> Callable[[], Decoded]:
-        """Prepare a decode; the result samples it, once all constraints have the tokens before.
-        With `samples_late` the forward is launched now. After feeds, its tokens must be taken
-        before the next one."""
+    def feed(self) -> mx.array:
+        """Feed each row's newest token. Return logits [B, V], not launched."""
         self.has_newcomers = False
-        if feeds:
-            verifying = self._verify(feeds)
-            return lambda: verifying
-        logits = self._feed_newest()
-        if samples_late:
-            device.launch(logits)
-        return partial(self._sample, logits)
+        if self._beginners is not None:
+            return self._feed_beginners(self._beginners)
+        tokens = self._shared(self._tokens)[:, None]
+        logits = self._answer(tokens, self._decoding, self.rows)[:, -1, :]
+        if self._drafter is not None:
+            self._drafter.stepped(self._tokens, self._hidden, self._drafting)
+        return logits
 
-    def _sample(self, logits: mx.array) -> Sampled:
+    def sample(self, logits: mx.array) -> Sampled:
+        """Launch the samples of a decode, once all constraints have the tokens before."""
         sampled = unsampled(logits, self.rows) if self._follows else sample(logits, self.rows)
         self._tokens = sampled.tokens
         device.launch(sampled.arrays())
         return sampled
 
-    def _verify(self, feeds: list[Feed]) -> Verifying:
+    def verify(self, feeds: list[Feed]) -> Verifying:
+        """Launch a decode with drafts. Its tokens must be read before the next one."""
+        self.has_newcomers = False
         tokens = self._shared(tokens_of(self._tokens, feeds))
         put_back = cache_ops.undo(self._decoding)
         lengths = [len(feed.states) for feed in feeds]
         answer = partial(self._answer, rows=self.rows)
         logits = cache_ops.forward_decoding(answer, tokens, lengths, self._decoding)
-        accept = partial(self._accept, tokens, feeds, put_back, self._hidden)
-        return Verifying.launch(logits, feeds, accept, samples=not self._follows)
+        sampled = sample_fed(logits, feeds, samples=not self._follows)
+        return Verifying(feeds, sampled, tokens, put_back, self._hidden)
+
+    def read(self, decoded: Decoded) -> list[SampledRow]:
+        """Wait for a decode's tokens, and take back wrong drafts. Call it once."""
+        if isinstance(decoded, Sampled):
+            return decoded.to_host()
+        rows = decoded.to_host()
+        self.accept(decoded, [row.accepted for row in rows], [row.tokens[-1].id for row in rows])
+        return rows
 
     def _shared(self, tokens: mx.array) -> mx.array:
         return tokens if self._ranks is None else self._ranks.shared(tokens)
 
-    def _accept(
-        self,
-        tokens: mx.array,
-        feeds: Sequence[Feed],
-        put_back: Sequence[Callable[[Sequence[int]], None]],
-        hidden: mx.array | None,
-        right: Sequence[int],
-        newest: Sequence[int],
-    ) -> None:
+    def accept(self, verifying: Verifying, right: Sequence[int], newest: Sequence[int]) -> None:
+        """Keep of each row the `right` drafted tokens; `newest` is its next token."""
         if self._ranks is not None:
             self._ranks.tell(Accept(right, newest))
+        tokens, feeds, put_back = verifying.tokens, verifying.feeds, verifying.put_back
         width = tokens.shape[1]
         excess = [width - 1 - count for count in right]
         self.rows = [feed.states[count] for feed, count in zip(feeds, right, strict=True)]
         if self._drafter is not None:
-            self._drafter.verified(tokens, hidden, right, self._drafting)
+            self._drafter.verified(tokens, verifying.hidden, right, self._drafting)
         self._tokens = mx.array(list(newest), dtype=mx.int32)
         if put_back and any(map(_rejects, feeds, right)):
-            self._compute_again(tokens, feeds, put_back, right)
+            self._compute_again(verifying, right)
         elif any(excess):
             cache_ops.cut_back(self._decoding, excess)
 
-    def _compute_again(
-        self,
-        tokens: mx.array,
-        feeds: Sequence[Feed],
-        put_back: Sequence[Callable[[Sequence[int]], None]],
-        right: Sequence[int],
-    ) -> None:
+    def _compute_again(self, verifying: Verifying, right: Sequence[int]) -> None:
         """Restore recurrent states after wrong drafts, and compute the right part. Waits."""
+        tokens, feeds = verifying.tokens, verifying.feeds
         width = tokens.shape[1]
         back = [_rejects(feed, count) for feed, count in zip(feeds, right, strict=True)]
         padding = [width - len(feed.states) for feed in feeds]
-        for put in put_back:
+        for put in verifying.put_back:
             put([width if bad else more for bad, more in zip(back, padding, strict=True)])
         lengths = [1 + count if bad else 0 for bad, count in zip(back, right, strict=True)]
         width, caches = max(lengths), self._decoding
@@ -267,15 +266,6 @@ class LiveBatch:
         if min(lengths) < width:
             cache_ops.cut_back(caches, [width - length for length in lengths])
         cache_ops.evaluate(caches, wait=True)
-
-    def _feed_newest(self) -> mx.array:
-        if self._beginners is not None:
-            return self._feed_beginners(self._beginners)
-        tokens = self._shared(self._tokens)[:, None]
-        logits = self._answer(tokens, self._decoding, self.rows)[:, -1, :]
-        if self._drafter is not None:
-            self._drafter.stepped(self._tokens, self._hidden, self._drafting)
-        return logits
 
     def _answer(self, tokens: mx.array, cache: Caches, rows: Sequence[SamplingRow]) -> mx.array:
         if not isinstance(self._model, Headed):

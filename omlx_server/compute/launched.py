@@ -1,6 +1,6 @@
 """A launched step and its results."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import mlx.core as mx
@@ -12,7 +12,7 @@ from omlx_server.compute.payload import Payload, size_of
 from omlx_server.compute.verify import Verifying
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.request import Restored
-from omlx_server.core.step import Chunk, ChunkFailure, Cut, SequenceId, StepResult
+from omlx_server.core.step import Chunk, ChunkFailure, Cut, SequenceId, Step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,52 +52,31 @@ class ChunksLaunched:
             device.wait_for(self.last)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Decoding:
-    sampled: Decoded
-    payloads: tuple[CutPayload, ...] = ()
-
-
 @dataclass(slots=True, eq=False)
 class Launched:
-    """A step in progress. `at_once`: its tokens must be taken before more is planned."""
+    """A step in progress. `logits` [B, V] are there until they are sampled. `at_once`: its tokens
+    must be taken before more is planned."""
 
+    step: Step
     ids: tuple[SequenceId, ...]
-    tails: tuple[CutPayload, ...]
-    chunks: tuple[Chunk, ...]
+    tails: Sequence[CutPayload]
     at_once: bool
     begun: float
-    sample: Callable[[], Decoding] | None  # once the tokens of the step before are taken
-    launch_chunks: Callable[[], ChunksLaunched]  # to be called once
-    cut: Callable[[], list[CutPayload]]  # once the step's own tokens are taken
+    logits: mx.array | None = None
+    decoded: Decoded | None = None
+    payloads: Sequence[CutPayload] = ()
     drafted: Drafted | None = None
-    decoding: Decoding | None = None
     behind_chunks: bool = False
-
-    def finish_launch(self) -> None:
-        """Sample, unless that is done, and free the logits."""
-        sample, self.sample = self.sample, None
-        if sample is not None:
-            self.decoding = sample()
 
     @property
     def places(self) -> int:
-        sampled = self.decoding.sampled if self.decoding else None
-        return len(self.ids) * (sampled.width if isinstance(sampled, Verifying) else 1)
+        width = self.decoded.width if isinstance(self.decoded, Verifying) else 1
+        return len(self.ids) * width
 
     @property
     def is_verifying(self) -> bool:
-        return self.decoding is not None and isinstance(self.decoding.sampled, Verifying)
-
-    @property
-    def payloads(self) -> tuple[CutPayload, ...]:
-        return self.decoding.payloads if self.decoding else ()
+        return isinstance(self.decoded, Verifying)
 
     @property
     def prefilling(self) -> bool:
-        return bool(self.chunks)
-
-    def tokens(self) -> StepResult:
-        self.finish_launch()
-        rows = self.decoding.sampled.to_host() if self.decoding else []
-        return StepResult(dict(zip(self.ids, rows, strict=True)))
+        return bool(self.step.chunks)

@@ -1,11 +1,12 @@
 """Executes steps on one model: the device side of the engine. Owned by the mlx thread.
 
-    execute(step)             drops rows and launches the decode
-    Launched.finish_launch()  samples, where that must wait for the tokens of the step before
-    Launched.tokens()         waits for the decode and brings its tokens to the host
-    Launched.launch_chunks()  launches the step's restores and chunks
+    decode(step)      drops rows and launches the decode
+    sample(launched)  samples, where that must wait for the tokens of the step before
+    read(launched)    waits for the decode and brings its tokens to the host
+    cut(row_cuts)     cuts rows of the live batch
+    prefill(step)     launches the step's restores and chunks
 
-The engine chooses the order of the last two (engine/pipeline.py).
+The engine chooses the order (engine/pipeline.py).
 """
 
 import logging
@@ -14,17 +15,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.batch import Decoded, LiveBatch
+from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.cluster.ranks import tells_of_loss
 from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.kv.spans import LostTokens, Runs
-from omlx_server.compute.launched import ChunksLaunched, CutPayload, Decoding, Launched
+from omlx_server.compute.launched import ChunksLaunched, CutPayload, Launched
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.prefill import Prefilled, Prefiller
-from omlx_server.compute.verify import Feed
+from omlx_server.compute.verify import Feed, Verifying
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.cluster.commands import Chunks, LaunchStep, Reset, chunks_of, without_samples
 from omlx_server.core.crash import Crash, guarded
@@ -39,6 +40,7 @@ from omlx_server.core.step import (
     RowCut,
     SequenceId,
     Step,
+    StepResult,
 )
 from omlx_server.core.work import Work
 
@@ -89,11 +91,10 @@ class ModelRunner:
         rows = [ids[index] for index in sorted(cache_ops.lost_rows(self._batch.caches))]
         return [*rows, *self._prefiller.lost]
 
-    def execute(self, step: Step) -> Launched:
-        """Cut the tails, drop rows, and launch the decode and row cuts. A chunk that raises
-        later fails its own rows only; an exception of the decode is raised, and the caches are
-        then unusable."""
-        tails = self._cut_rows(step.tails)
+    def decode(self, step: Step) -> Launched:
+        """Cut the tails, drop rows, and launch the decode and row cuts. After an exception the
+        caches are unusable."""
+        tails = self.cut(step.tails)
         self._batch.drop(step.drops)
         self._prefiller.drop(step.drops)
         if step.drops:
@@ -104,24 +105,35 @@ class ModelRunner:
         beside_host = device_policy.current().beside_host
         late = beside_host and self._batch.constrained and not step.verifies
         at_once = step.verifies or self._must_be_read(step, beside_host=beside_host)
-        begun, sampling = time.perf_counter(), None
+        launched = Launched(step, ids, tails, at_once, time.perf_counter())
         feeds = self._feeds(step) if step.verifies or self.tell is not None else []
-        if step.decodes:
-            sampling = self._batch.begin(feeds, samples_late=late)
-        launched = Launched(
-            ids,
-            tuple(tails),
-            step.chunks,
-            at_once,
-            begun,
-            sample=partial(self._sample, step, sampling) if sampling else None,
-            launch_chunks=partial(self.launch_chunks, step),
-            cut=partial(self._cut_rows, step.row_cuts if step.verifies else ()),
-            drafted=self._batch.drafted if step.asks else None,
-        )
-        if not late:
-            launched.finish_launch()
+        launched.drafted = self._batch.drafted if step.asks else None
+        if feeds:
+            launched.decoded = self._batch.verify(feeds)
+        elif step.decodes:
+            launched.logits = self._batch.feed()
+            if late:
+                device.launch(launched.logits)
+            else:
+                self.sample(launched)
         return launched
+
+    def sample(self, launched: Launched) -> None:
+        """Sample, unless that is done, and cut rows."""
+        logits, launched.logits = launched.logits, None
+        if logits is not None:
+            launched.decoded = self._batch.sample(logits)
+            if not launched.step.verifies:
+                launched.payloads = self.cut(launched.step.row_cuts)
+
+    def read(self, launched: Launched) -> StepResult:
+        """Wait for the tokens, and take back wrong drafts. Call it once."""
+        rows = self._batch.read(launched.decoded) if launched.decoded is not None else []
+        return StepResult(dict(zip(launched.ids, rows, strict=True)))
+
+    def accept(self, verifying: Verifying, right: Sequence[int], newest: Sequence[int]) -> None:
+        """Do on a follower what `read` does on rank 0."""
+        self._batch.accept(verifying, right, newest)
 
     def _feeds(self, step: Step) -> list[Feed]:
         feeds = self._batch.feeds(step.drafts, step.asks) if step.verifies else []
@@ -136,10 +148,6 @@ class ModelRunner:
         if beside_host:
             return step.prefill_tokens > 0
         return bool(step.chunks) or self._batch.has_newcomers or self._batch.constrained
-
-    def _sample(self, step: Step, sampling: Callable[[], Decoded]) -> Decoding:
-        sampled = sampling()
-        return Decoding(sampled, () if step.verifies else tuple(self._cut_rows(step.row_cuts)))
 
     def reset(self) -> None:
         if self.tell is not None:
@@ -156,9 +164,8 @@ class ModelRunner:
         context = join.context[:-1]
         chunk = Chunk(join.id, 0, context, (join,), images=images, adapter=join.adapter)
         for step in (Step(chunks=(chunk,)), Step(decodes=(join.id,))):
-            launched = scratch.execute(step)
-            launched.tokens()
-            chunks = launched.launch_chunks()
+            scratch.read(scratch.decode(step))
+            chunks = scratch.prefill(step)
             chunks.wait()
             if chunks.failures:
                 raise RuntimeError(chunks.failures[0].message)
@@ -189,15 +196,15 @@ class ModelRunner:
             Step(drops=ids[1:], decodes=ids[:1]),
         )
         for step in steps:
-            launched = scratch.execute(step)
-            launched.tokens()
-            launched.launch_chunks().wait()
+            scratch.read(scratch.decode(step))
+            scratch.prefill(step).wait()
             yield
         if self.tell is not None:
             self.tell(Reset())
 
-    def launch_chunks(self, step: Step) -> ChunksLaunched:
-        """Launch restores, chunks and cuts, and add complete rows to the live batch."""
+    def prefill(self, step: Step) -> ChunksLaunched:
+        """Launch restores, chunks and cuts, and add complete rows to the live batch. A chunk that
+        raises fails its own rows only."""
         groups = tuple(self.grouping.group(step.chunks))
         chunks, arrivals = ChunksLaunched(step.chunks, groups), list[Prefilled]()
         self._restore(step, chunks)
@@ -284,7 +291,7 @@ class ModelRunner:
                 if chunk.tokens:
                     launched.last = cache_ops.one_number(caches)
 
-    def _cut_rows(self, cuts: Sequence[RowCut]) -> list[CutPayload]:
+    def cut(self, cuts: Sequence[RowCut]) -> list[CutPayload]:
         payloads = []
         # Rows that are not behind come first: when others catch up, rings drop tokens of these.
         for wanted in sorted(cuts, key=lambda cut: self._batch.is_behind(cut.id)):

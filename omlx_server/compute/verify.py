@@ -47,46 +47,40 @@ def tokens_of(newest: mx.array, feeds: Sequence[Feed]) -> mx.array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verifying:
-    """A verifying decode in progress. `accept` receives each row's right drafted tokens and
-    newest token."""
+    """A verifying decode in progress, of `tokens` [B, T]. `put_back` restores recurrent states;
+    `hidden` is what the drafter needs of it."""
 
     feeds: list[Feed]
     sampled: Sampled
-    accept: Callable[[Sequence[int], Sequence[int]], None]
-
-    @classmethod
-    def launch(
-        cls,
-        logits: mx.array,
-        feeds: list[Feed],
-        accept: Callable[[Sequence[int], Sequence[int]], None],
-        *,
-        samples: bool = True,
-    ) -> "Verifying":
-        """Sample after each fed token, from `logits` [B, T, V], if this rank `samples`."""
-        states = [state for feed in feeds for state in feed.states]
-        sampled = sample(_fed(logits, feeds), states) if samples else unsampled(logits, states)
-        device.launch(sampled.arrays())
-        return cls(feeds, sampled, accept)
+    tokens: mx.array
+    put_back: Sequence[Callable[[Sequence[int]], None]] = ()
+    hidden: mx.array | None = None
 
     @property
     def width(self) -> int:
         return max([len(feed.states) for feed in self.feeds])
 
     def to_host(self) -> list[SampledRow]:
-        """Wait for the tokens, take back wrong drafts, and return the results. Call it once."""
+        """Wait for the tokens. Call it once."""
         sampled, first = self.sampled.on_host(), 0
-        right, indices, tokens = list[int](), list[int](), list[Sequence[SampledToken]]()
+        indices, tokens = list[int](), list[Sequence[SampledToken]]()
         for feed in self.feeds:
             tokens_of_row = sampled[first : first + len(feed.states)]
-            right.append(_agreeing(feed.draft, tokens_of_row))
-            indices.append(first + right[-1])
-            tokens.append(tokens_of_row[: right[-1] + 1])
+            right = _agreeing(feed.draft, tokens_of_row)
+            indices.append(first + right)
+            tokens.append(tokens_of_row[: right + 1])
             first += len(feed.states)
         outcomes = self.sampled.outcomes(indices, tokens)
-        self.accept(right, [outcome.tokens[-1].id for outcome in outcomes])
         pairs = zip(outcomes, self.feeds, strict=True)
         return [replace(outcome, drafted=len(feed.draft)) for outcome, feed in pairs]
+
+
+def sample_fed(logits: mx.array, feeds: Sequence[Feed], *, samples: bool) -> Sampled:
+    """Launch samples after each fed token, from `logits` [B, T, V], if this rank `samples`."""
+    states = [state for feed in feeds for state in feed.states]
+    sampled = sample(_fed(logits, feeds), states) if samples else unsampled(logits, states)
+    device.launch(sampled.arrays())
+    return sampled
 
 
 def _fed(logits: mx.array, feeds: Sequence[Feed]) -> mx.array:

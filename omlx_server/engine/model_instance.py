@@ -200,7 +200,7 @@ class ModelInstance:
             self.features.forget()
         if step.drain_pool:
             device.drain_pool()
-        launched = self.runner.execute(step)
+        launched = self.runner.decode(step)
         self._uncounted += _nbytes((*launched.tails, *launched.payloads))
         for admitted in step.admitted:
             missed = admitted.miss is not Miss.NONE
@@ -212,9 +212,9 @@ class ModelInstance:
             )
         return launched
 
-    def finish_launch(self, launched: Launched) -> None:
+    def sample(self, launched: Launched) -> None:
         before = _nbytes(launched.payloads)
-        launched.finish_launch()
+        self.runner.sample(launched)
         launched.behind_chunks = bool(self._computing)
         tails, launched.tails = launched.tails, ()  # frees what the cache does not keep
         self._uncounted += _nbytes(launched.payloads) - before - _nbytes(tails)
@@ -222,14 +222,15 @@ class ModelInstance:
 
     def take_tokens(self, launched: Launched) -> list[TokenEvent]:
         """Wait for a step's tokens, keep its cuts, return the events."""
-        result = launched.tokens()
+        result = self.runner.read(launched)
         self.decode_times.note(launched, result)
         tails, self._tails = self._tails, []
         self.tiers.mark_computed(tails)
         self._uncounted -= _nbytes(launched.payloads)
         self._keep(launched.payloads)
         events = self.scheduler.update(result)
-        self._keep(launched.cut())
+        if launched.step.verifies:
+            self._keep(self.runner.cut(launched.step.row_cuts))
         self._trim_features()
         return events
 
@@ -237,7 +238,7 @@ class ModelInstance:
         """Return a step's chunks, launched, and the events of failed prompts."""
         if self.watch is not None and not self._computing:
             self.watch.begin_step()
-        chunks = launched.launch_chunks()
+        chunks = self.runner.prefill(launched.step)
         self.restored += chunks.restored
         self._computing.append(self._keep(chunks.payloads, computed=False))
         chunks.payloads.clear()

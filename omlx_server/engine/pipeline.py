@@ -56,7 +56,7 @@ class Pipeline:
         if launched is None:
             self._finish_chunks()
             return
-        self._instance.finish_launch(launched)
+        self._instance.sample(launched)
         if device_policy.current().beside_host and alone and not jobs:
             self._run_beside(launched)
         elif launched.at_once or not alone:

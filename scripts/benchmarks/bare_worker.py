@@ -84,7 +84,7 @@ def time_chunks(loaded: LoadedModel, chunk: Sequence[int], size: int) -> dict[st
     for first in range(0, len(chunk) - size + 1, size):
         begun = time.perf_counter()
         step = Step(chunks=(Chunk(id, first, tuple(chunk[first : first + size])),))
-        runner.execute(step).launch_chunks().wait()
+        runner.prefill(step).wait()
         seconds.append(time.perf_counter() - begun)
     runner.reset()
     return {"seconds": seconds}

@@ -192,7 +192,7 @@ def _come(bench: ForwardProbe, join: Join) -> Peak:
 
     def run() -> None:
         batch.join(arrivals)
-        batch.decode().to_host()
+        batch.decode()
 
     return bench.measured(run)
 
@@ -200,28 +200,28 @@ def _come(bench: ForwardProbe, join: Join) -> Peak:
 def _verify(bench: ForwardProbe, decode: Decode) -> Peak:
     """Of drafts that are wrong, which have to be taken back; or of those of a draft model."""
     batch = bench.batch(decode.rows, decode.context)
-    batch.decode().to_host()
+    batch.decode()
     drafted = decode.tokens - 1
     if isinstance(bench.model, Pair):
         asks = dict.fromkeys(batch.ids, drafted)
-        return bench.measured(lambda: batch.decode(asks=asks).to_host())
+        return bench.measured(lambda: batch.decode(asks=asks))
     drafts = dict.fromkeys(batch.ids, (1,) * drafted)
-    return bench.measured(lambda: batch.decode(drafts).to_host())
+    return bench.measured(lambda: batch.decode(drafts))
 
 
 def _mixed(bench: ForwardProbe, mixed: Mixed) -> Peak:
     batch = bench.batch(1, mixed.context)
     batch.join(bench.arrivals(1, mixed.rows, mixed.short))
-    batch.decode().to_host()
-    return bench.measured(lambda: batch.decode().to_host())
+    batch.decode()
+    return bench.measured(lambda: batch.decode())
 
 
 def _shared(bench: ForwardProbe, shared: Shared) -> Peak:
     prefix, batch = StoredPrefix(bench.model, shared.context), bench.batch(0, 0)
     prefix.rest()
     batch.join([prefix.row(number, shared.own) for number in range(shared.rows)])
-    batch.decode().to_host()
-    return bench.measured(lambda: batch.decode().to_host())
+    batch.decode()
+    return bench.measured(lambda: batch.decode())
 
 
 def _behind(bench: ForwardProbe, behind: Behind) -> Peak:
@@ -240,7 +240,7 @@ def _go(bench: ForwardProbe, leave: Leave) -> Peak:
     """The worse of both: what is given back by the first is no room for the second."""
     batch = bench.batch(leave.rows + leave.leaving, leave.context)
     dropped = bench.measured(lambda: batch.drop(batch.ids[leave.rows :]))
-    decoded = bench.measured(lambda: batch.decode().to_host())
+    decoded = bench.measured(lambda: batch.decode())
     return max(dropped, decoded, key=lambda peak: peak.transient)
 
 

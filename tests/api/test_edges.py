@@ -37,11 +37,11 @@ SECRET = "a word of the prompt"
 class FailingRunner(ModelRunner):
     """Can't go on with rows that have a logit bias, once they have two tokens."""
 
-    def execute(self, step: Step) -> Launched:
+    def decode(self, step: Step) -> Launched:
         rows = self._batch.rows
         if any(row.sampling.logit_bias and row.generated > 1 for row in rows):
             raise RuntimeError(SECRET)
-        return super().execute(step)
+        return super().decode(step)
 
     def probe(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> None:
         if join.sampling.logit_bias:

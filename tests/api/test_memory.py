@@ -236,11 +236,11 @@ def test_a_report_becomes_metrics() -> None:
 class StarvingRunner(ModelRunner):
     """There is no memory for the tenth token of an answer of STARVES tokens."""
 
-    def execute(self, step: Step) -> Launched:
+    def decode(self, step: Step) -> Launched:
         for row in self._batch.rows:
             if row.sampling.max_tokens == STARVES and row.generated > 9:
                 raise RuntimeError("[malloc_or_wait] Unable to allocate 1 bytes.")
-        return super().execute(step)
+        return super().decode(step)
 
 
 async def until(look: Callable[[], object]) -> None:

@@ -90,11 +90,10 @@ class LiveRows:
         """A step in which these rows draft so many right tokens and so many wrong ones behind them,
         and for these the drafter so many. All that is sampled must be right."""
         ids, rows = self.batch.ids, self.rows
-        decoded = self.batch.decode(
+        results = self.batch.decode(
             {ids[number]: rows[number].draft(*counts) for number, counts in drafts.items()},
             {ids[number]: count for number, count in asks.items()},
         )
-        results = decoded.to_host()
         for row, result in zip(rows, results, strict=True):
             row.got += [token.id for token in result.tokens]
             assert row.got == row.answer[: len(row.got)]

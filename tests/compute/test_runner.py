@@ -92,10 +92,10 @@ def test_a_failing_prompt_costs_only_itself() -> None:
         for name, tokens in (("good", good), ("bad", BROKEN), ("fine", (5, 6, 7, 8)))
     }
     chunks = tuple(Chunk(join.id, 0, join.context[:-1], (join,)) for join in joins.values())
-    done = runner.execute(Step(chunks=chunks)).launch_chunks()
+    done = runner.prefill(Step(chunks=chunks))
     assert [failure.chunk.prefill.request for failure in done.failures] == ["bad"]
     live = (joins["good"].id, joins["fine"].id)
-    rows = runner.execute(Step(decodes=live)).tokens().rows
+    rows = runner.read(runner.decode(Step(decodes=live))).rows
     assert rows[live[0]].tokens[0].id == greedy(loaded.model, good, 1)[0]
 
 
@@ -112,7 +112,7 @@ def test_a_prompt_cancelled_half_read_is_forgotten() -> None:
 def test_a_decode_of_other_rows_than_the_live_ones_is_refused() -> None:
     runner = ModelRunner(load_tiny("llama"))
     with pytest.raises(RuntimeError, match="live batch"):
-        runner.execute(Step(decodes=(SequenceId(RequestId("ghost"), 0),)))
+        runner.decode(Step(decodes=(SequenceId(RequestId("ghost"), 0),)))
 
 
 def test_a_chunk_that_does_not_end_its_prompt_never_makes_logits() -> None:
@@ -123,9 +123,7 @@ def test_a_chunk_that_does_not_end_its_prompt_never_makes_logits() -> None:
     join = Join(SequenceId(RequestId("x"), 0), prompt, 513, sampling(2))
     before = mx.get_active_memory()
     mx.reset_peak_memory()
-    launched = runner.execute(Step(chunks=(Chunk(join.id, 0, prompt[:-1], (join,)),)))
-    launched.tokens()
-    launched.launch_chunks()
+    runner.prefill(Step(chunks=(Chunk(join.id, 0, prompt[:-1], (join,)),)))
     assert mx.get_peak_memory() - before < 100e6
 
 

@@ -14,7 +14,7 @@ import mlx.core as mx
 
 from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.kv.spans import Runs
-from omlx_server.compute.launched import ChunksLaunched, CutPayload, Decoding, Launched
+from omlx_server.compute.launched import ChunksLaunched, CutPayload, Launched
 from omlx_server.compute.payload import Payload
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import CacheLayout
@@ -28,7 +28,7 @@ from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.methods import DraftVerification
-from omlx_server.core.step import Chunk, ChunkFailure, Join, SequenceId, Step
+from omlx_server.core.step import Chunk, ChunkFailure, Join, RowCut, SequenceId, Step, StepResult
 from omlx_server.store.block_file import file_bytes
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.worker import ContainsJob, DeleteJob, Done, Job, ReadJob, Recalled, WriteJob
@@ -93,6 +93,7 @@ class PretendRunner:
     guilty: set[str] = field(default_factory=set)
     worked: int = 0
     seconds: float = 0.0
+    cut_late: Sequence[Made] = ()
 
     def __post_init__(self) -> None:
         self.loaded = SimpleNamespace(
@@ -117,7 +118,7 @@ class PretendRunner:
         tokens = len(device.rows) * longest + sum(map(len, device.prefills.values()))
         return tokens * TOKEN_BYTES
 
-    def execute(self, step: Step) -> Launched:
+    def decode(self, step: Step) -> Launched:
         self.worked += bool(step.decodes or step.chunks)
         self.seconds += 0.01 * bool(step.decodes) + 0.002 * step.prefill_tokens
         if step.decodes and self._strikes("crash"):
@@ -127,17 +128,27 @@ class PretendRunner:
         late = RuntimeError("planted") if step.decodes and self._strikes("late") else None
         done = self.device.execute(step)
         rows = list(done.result.rows.values())
-        decoding = Decoding(_Sampled(rows, late), _payloads(done.made)) if rows else None  # type: ignore[arg-type]
+        self.cut_late = done.late
         return Launched(
+            step,
             tuple(done.result.rows),
             _payloads(done.tails),
-            step.chunks,
             at_once=bool(step.chunks or done.at_once),
             begun=0.0,
-            sample=(lambda: decoding) if decoding else None,
-            launch_chunks=lambda: self._launch_chunks(step),
-            cut=lambda: list(_payloads(done.late)),
+            decoded=_Sampled(rows, late) if rows else None,  # type: ignore[arg-type]
+            payloads=_payloads(done.made),
         )
+
+    def sample(self, launched: Launched) -> None:
+        """All is sampled by `decode`."""
+
+    def read(self, launched: Launched) -> StepResult:
+        rows = launched.decoded.to_host() if launched.decoded else []
+        return StepResult(dict(zip(launched.ids, rows, strict=True)))
+
+    def cut(self, cuts: Sequence[RowCut]) -> Sequence[CutPayload]:
+        late, self.cut_late = self.cut_late, ()
+        return _payloads(late)
 
     def probe(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> None:
         if join.id.request in self.guilty:
@@ -147,7 +158,7 @@ class PretendRunner:
         """Whether one of these faults is the next."""
         return self.faults.popleft() if self.faults and self.faults[0] in kinds else ""
 
-    def _launch_chunks(self, step: Step) -> ChunksLaunched:
+    def prefill(self, step: Step) -> ChunksLaunched:
         device, made = self.device, list[Made]()
         struck: dict[str, list[Chunk]] = {"fails": [], "lost": [], "starves": []}
         restored = {restore.prefill for restore in step.restores}

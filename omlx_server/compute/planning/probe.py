@@ -102,16 +102,16 @@ class ForwardProbe:
         if not decode.grows:
             return self._steady(decode)
         batch = self._full(decode.rows, decode.context)
-        return self.measured(lambda: batch.decode().to_host())
+        return self.measured(lambda: batch.decode())
 
     def _steady(self, decode: Decode) -> Peak:
         """The larger of two decodes: the last scores may be alive or gone when the logits are
         computed."""
         batch = self.batch(decode.rows, decode.context)
-        peak = self.measured(lambda: batch.decode().to_host())
+        peak = self.measured(lambda: batch.decode())
         if grows(decode.context, 1):
             return peak
-        again = self.measured(lambda: batch.decode().to_host())
+        again = self.measured(lambda: batch.decode())
         return max(peak, again, key=lambda one: one.transient)
 
     def layers(self, decode: Decode) -> Peak:
@@ -145,7 +145,7 @@ class ForwardProbe:
         batch = LiveBatch(self.model, self._vocab)
         if rows:
             batch.join(self.arrivals(0, rows, max(0, context - 2)))
-            batch.decode().to_host()
+            batch.decode()
         return batch
 
     def _full(self, rows: int, context: int) -> LiveBatch:

@@ -67,7 +67,7 @@ class Follower:
             self.poll()  # also between commands, to notice slow reads
         match command:
             case commands.LaunchStep(step):
-                self._launch(self.runner.execute(step))
+                self._launch(self.runner.decode(step))
             case commands.Accept(right, newest):
                 self._accept(right, newest)
             case commands.Chunks(step):
@@ -126,20 +126,18 @@ class Follower:
         if launched.is_verifying:
             self._verifying = launched
             return
-        launched.finish_launch()
+        self.runner.sample(launched)
         self._cut(launched.payloads)
 
     def _accept(self, right: Sequence[int], newest: Sequence[int]) -> None:
         launched, self._verifying = self._verifying, None
-        if launched is None or launched.decoding is None:
+        if launched is None or not isinstance(launched.decoded, Verifying):
             raise OutOfStep("rank 0 accepts drafts that are not verified here")
-        sampled = launched.decoding.sampled
-        assert isinstance(sampled, Verifying)
-        sampled.accept(right, newest)
-        self._cut(launched.cut())
+        self.runner.accept(launched.decoded, right, newest)
+        self._cut(self.runner.cut(launched.step.row_cuts))
 
     def _chunks(self, step: Step) -> None:
-        chunks = self.runner.launch_chunks(with_contexts(step))
+        chunks = self.runner.prefill(with_contexts(step))
         if chunks.failures or chunks.lost or chunks.starved:
             raise OutOfStep("a prompt that rank 0 computes could not be computed here")
         self._cut(chunks.payloads)

@@ -104,7 +104,7 @@ def most_leave(bench: ForwardProbe) -> Change:
 def the_longest_leaves(bench: ForwardProbe) -> Change:
     batch = bench.batch(7, SHORT)
     batch.join(bench.arrivals(7, 8, LONG))
-    batch.decode().to_host()
+    batch.decode()
     return leaving(batch, 7, 8)
 
 
@@ -148,7 +148,7 @@ def test_a_group_widens_the_rings_of_all_until_they_decode() -> None:
     rings = planner.transient(made.step) - worst
     said = planner.live([decode.context] * decode.rows)
     assert said < held(made.batch.caches) <= said + rings
-    made.batch.decode().to_host()
+    made.batch.decode()
     assert held(made.batch.caches) <= said
 
 
