@@ -46,14 +46,12 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Tokens [start, stop) to keep as a block, and with a `worth` the state at `stop`. `source` has
-    the tokens."""
+    """Tokens [start, stop) to keep as a block, and with a `worth` the state at `stop`."""
 
     start: int
     stop: int
     block: bool
     worth: Worth | None
-    source: object = field(compare=False, repr=False)
     number: int = field(default_factory=_cut_numbers.__next__, compare=False, repr=False)
 
 

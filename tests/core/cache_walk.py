@@ -103,7 +103,7 @@ class Walk:
         start = prefill.computed
         stop = prefill.handle.next_stop(start, GRID)
         assert start < stop <= len(prefill.tokens) or start == stop == len(prefill.tokens)
-        for cut in self.cache.cutter.of_chunk(prefill.handle, start, stop, None):
+        for cut in self.cache.cutter.of_chunk(prefill.handle, start, stop):
             assert start < cut.stop <= stop and cut.start % BLOCK == 0
             self._store(prefill.salt, prefill.tokens[: cut.stop], cut.block, cut.worth)
         prefill.computed = stop
@@ -119,10 +119,10 @@ class Walk:
         """A row ends: its blocks came one by one, then its tail."""
         tokens, salt = self._tokens(), self.rng.choice(SALTS)
         for length in range(1, len(tokens) + 1):
-            cut = self.cache.cutter.of_row(length, None)
+            cut = self.cache.cutter.of_row(length)
             if cut is not None:
                 self._store(salt, tokens[: cut.stop], cut.block, cut.worth)
-        cut = self.cache.cutter.tail_of_row(len(tokens), None)
+        cut = self.cache.cutter.tail_of_row(len(tokens))
         if cut is not None and tokens:
             self._store(salt, tokens, cut.block, cut.worth)
 

@@ -9,7 +9,7 @@ from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.memory.shape import Decode, PrefillShape
 from omlx_server.core.request import SamplingParams
-from omlx_server.core.step import Chunk, Cut, Join, RowCut, SequenceId, Step
+from omlx_server.core.step import Chunk, Join, SequenceId, Step
 
 _GREEDY = SamplingParams(max_tokens=1, temperature=0)
 
@@ -158,8 +158,7 @@ Command = (
 
 
 def without_samples(step: Step, drafts: Mapping[SequenceId, tuple[int, ...]]) -> Step:
-    tails, row_cuts = (tuple(map(_row_cut, cuts)) for cuts in (step.tails, step.row_cuts))
-    return Step(step.drops, tails, step.decodes, drafts, row_cuts=row_cuts)
+    return Step(step.drops, step.tails, step.decodes, drafts, row_cuts=step.row_cuts)
 
 
 def chunks_of(step: Step, left: Sequence[Chunk]) -> Step:
@@ -175,8 +174,7 @@ def with_contexts(step: Step) -> Step:
 
 
 def _chunk(chunk: Chunk) -> Chunk:
-    joins = tuple(map(_join, chunk.joins))
-    return replace(chunk, joins=joins, cuts=tuple(map(_cut, chunk.cuts)))
+    return replace(chunk, joins=tuple(map(_join, chunk.joins)))
 
 
 def _chunk_with_contexts(chunk: Chunk) -> Chunk:
@@ -186,11 +184,3 @@ def _chunk_with_contexts(chunk: Chunk) -> Chunk:
 
 def _join(join: Join) -> Join:
     return Join(join.id, (), len(join.context), _GREEDY, shift=join.shift)
-
-
-def _row_cut(wanted: RowCut) -> RowCut:
-    return replace(wanted, cut=_cut(wanted.cut))
-
-
-def _cut(cut: Cut) -> Cut:
-    return replace(cut, source=None)

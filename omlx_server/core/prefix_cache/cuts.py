@@ -14,7 +14,7 @@ class Cutter:
     def __init__(self, layout: CacheLayout) -> None:
         self._layout = layout
 
-    def of_chunk(self, handle: PrefixHandle, start: int, stop: int, source: object) -> list[Cut]:
+    def of_chunk(self, handle: PrefixHandle, start: int, stop: int) -> list[Cut]:
         """Return the cuts after a chunk. A prompt's short tail is cut at once, so that waiting
         prompts share it."""
         if not self._layout.keeps:
@@ -22,26 +22,26 @@ class Cutter:
         size = self._layout.block_size
         worth = handle.checkpoints_at.get(stop) if stop > start else None
         cuts = [
-            Cut(end - size, end, True, worth if end == stop else None, source)
+            Cut(end - size, end, True, worth if end == stop else None)
             for end in range((start // size + 1) * size, stop + 1, size)
         ]
         ends = stop == len(handle.tokens) and stop > start
         if stop % size and (ends or worth is not None):
-            cuts.append(Cut(stop - stop % size, stop, True, worth, source))
+            cuts.append(Cut(stop - stop % size, stop, True, worth))
         return cuts
 
-    def of_row(self, length: int, source: object) -> Cut | None:
+    def of_row(self, length: int) -> Cut | None:
         size = self._layout.block_size
         if length % size or not self._layout.stores_decoded:
             return None
-        return Cut(length - size, length, True, None, source)
+        return Cut(length - size, length, True, None)
 
-    def tail_of_row(self, length: int, source: object) -> Cut | None:
+    def tail_of_row(self, length: int) -> Cut | None:
         tail = length % self._layout.block_size
         worth = Worth.NEWEST if self._layout.checkpointed else None
         if (not tail and worth is None) or not self._layout.stores_decoded:
             return None
-        return Cut(length - tail, length, bool(tail), worth, source)
+        return Cut(length - tail, length, bool(tail), worth)
 
 
 def checkpoints_of(length: int, ends: Sequence[int], lattice_start: int) -> dict[int, Worth]:

@@ -213,7 +213,8 @@ class PrefillPlanner:
     def _take_chunk(self, prefill: PrefillState, stop: int, plan: PrefillPlan) -> bool:
         start = prefill.computed
         last = stop == prefill.target
-        cuts = self._cache.cutter.of_chunk(prefill.handle, start, stop, prefill)
+        cuts = self._cache.cutter.of_chunk(prefill.handle, start, stop)
+        self._queues.cut_sources.note(cuts, prefill)
         plan.chunks.append(prefill.chunk(stop, cuts))
         plan.prompts.append(prefill)
         prefill.computed = stop

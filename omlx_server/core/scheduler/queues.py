@@ -11,6 +11,7 @@ from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
 from omlx_server.core.clients import may_wait
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId
+from omlx_server.core.scheduler.cut_sources import CutSources
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk, RowCut, SequenceId
 
@@ -30,6 +31,7 @@ class SequenceQueues:
         self.ended: list[Sequence] = []
         self._joined: list[PrefixHandle] = []  # their last chunk is not launched yet
         self.queued = 0
+        self.cut_sources = CutSources()
 
     # -- who is where --------------------------------------------------------------------
 
@@ -242,8 +244,9 @@ class SequenceQueues:
         self.drops.append(sequence.id)
         self.ended.append(sequence)
         self._end_use([sequence])
-        tail = self._cache.cutter.tail_of_row(sequence.fed, sequence)
+        tail = self._cache.cutter.tail_of_row(sequence.fed)
         if tail is not None:
+            self.cut_sources.note((tail,), sequence)
             self.tails.append(RowCut(sequence.id, sequence.fed, tail))
 
     def _end_use(self, sequences: Iterable[Sequence]) -> None:

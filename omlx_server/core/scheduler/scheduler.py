@@ -23,7 +23,7 @@ from omlx_server.core.scheduler.order import SIZES, PrefillOrder
 from omlx_server.core.scheduler.preemption import Preemption
 from omlx_server.core.scheduler.prefill import PrefillPlanner
 from omlx_server.core.scheduler.queues import SequenceQueues
-from omlx_server.core.scheduler.sequence import PrefillState, Sequence, source_of
+from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.scheduler.standings import Standings
 from omlx_server.core.scheduler.steadiness import AHEAD, Steadiness
 from omlx_server.core.speculation.speculation import DraftController
@@ -169,6 +169,7 @@ class Scheduler:
         self.prefill_order.note_plan(rows, plan.prompts, plan.chunks)
         if not (drops or rows or plan.chunks):
             return None
+        queues.cut_sources.end_step()
         return Step(
             drops=drops,
             tails=tails,
@@ -195,7 +196,7 @@ class Scheduler:
     ) -> tuple[PayloadId | None, PayloadId | None]:
         """Note a cut's block and checkpoint. Returns the ids to keep them under. Call it before
         `update`."""
-        source = source_of(cut)
+        source = self.queues.cut_sources.take(cut)
         place = source.place(cut, self._cache.layout.block_size)
         block_id = checkpoint_id = None
         if block is not None:
@@ -263,8 +264,9 @@ class Scheduler:
         feed, size = plan.feed if plan.depth else Sequence.feed, self._cache.layout.block_size
         for sequence in rows:
             feed(sequence)
-            cut = None if sequence.fed % size else self._cache.cutter.of_row(sequence.fed, sequence)
+            cut = None if sequence.fed % size else self._cache.cutter.of_row(sequence.fed)
             if cut is not None:
+                self.queues.cut_sources.note((cut,), sequence)
                 cuts.append(RowCut(sequence.id, sequence.fed, cut))
         return plan, cuts
 

@@ -189,8 +189,3 @@ TokenSource = Sequence | PrefillState
 
 def first_token(cut: Cut, size: int) -> int:
     return cut.start if cut.start < cut.stop else max(0, cut.stop - size)
-
-
-def source_of(cut: Cut) -> TokenSource:
-    assert isinstance(cut.source, Sequence | PrefillState)
-    return cut.source

@@ -24,7 +24,7 @@ def start(cache: PrefixCache, prompt: Tokens, salt: bytes = b"") -> tuple[Prefix
     at = cached = cache.admit(handle).cached
     while at < len(handle.tokens):
         stop = handle.next_stop(at, GRID)
-        for cut in cache.cutter.of_chunk(handle, at, stop, None):
+        for cut in cache.cutter.of_chunk(handle, at, stop):
             at_cut = place(handle.root, prompt[: cut.stop], cache.layout.block_size)
             cache.store_block(at_cut, Size(TOKEN_BYTES * (cut.stop - cut.start), 1))
             if cut.worth is not None:

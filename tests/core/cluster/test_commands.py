@@ -7,7 +7,7 @@ from omlx_server.core.step import Chunk, Cut, Join, Restore, RowCut, SequenceId,
 
 ONE, OTHER = SequenceId(RequestId("a"), 0), SequenceId(RequestId("b"), 0)
 SAMPLING = SamplingParams(max_tokens=9, temperature=1.0, seed=3)
-CUT = Cut(0, 4, block=True, worth=None, source=object())
+CUT = Cut(0, 4, block=True, worth=None)
 JOIN = Join(ONE, (5, 6, 7, 8, 9), 5, SAMPLING, shift=2)
 
 
@@ -16,7 +16,6 @@ def test_a_decode_is_told_with_the_drafts_that_are_verified() -> None:
     told = without_samples(step, {ONE: (1, 2)})
     assert (told.drops, told.decodes, told.drafts) == ((OTHER,), (ONE,), {ONE: (1, 2)})
     assert not told.asks
-    assert told.row_cuts[0].cut.source is None
     assert told.row_cuts[0].cut.number == CUT.number
 
 
@@ -40,6 +39,6 @@ def test_a_restore_without_its_chunk_is_not_told() -> None:
 
 
 def test_no_two_cuts_have_the_same_number() -> None:
-    cuts = [Cut(0, 4, block=True, worth=None, source=None) for _ in range(3)]
+    cuts = [Cut(0, 4, block=True, worth=None) for _ in range(3)]
     assert len({cut.number for cut in cuts}) == 3
     assert cuts[0] == cuts[1]

@@ -39,7 +39,7 @@ def follower_of(cold: ColdTier | None, answer: Callable[[object], None]) -> Foll
 
 def write_block(follower: Follower) -> None:
     """Have it compute the tokens, keep them as a block, and write that to its cold tier."""
-    cut = Cut(0, len(TOKENS), block=True, worth=None, source=None)
+    cut = Cut(0, len(TOKENS), block=True, worth=None)
     chunk = Chunk(SequenceId(RequestId("r"), 0), 0, (*TOKENS, 9), cuts=(cut,))
     follower.do(commands.Chunks(Step(chunks=(chunk,))))
     follower.do(commands.CutIds(cut.number, ID, None))

@@ -15,7 +15,7 @@ from omlx_server.core.step import Chunk, Cut, Restore, RowCut, SequenceId, Step
 from omlx_server.engine.cluster import wire
 
 ID = SequenceId(RequestId("a"), 1)
-CUT = Cut(0, 4, block=True, worth=None, source=None)
+CUT = Cut(0, 4, block=True, worth=None)
 RECORD = Record("space", BlockKey(b"\0\xff"), 8, (1, 2, 3), RecordKind.CHECKPOINT, 2)
 STEP = Step(
     drops=(ID,),
