@@ -105,17 +105,14 @@ class _Nowhere:
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class TokenRun:
-    """The tokens that one sequence computed.
+    """The tokens that one sequence computed. `is_tight` means tidied, without unused places."""
 
-    `tidy_bytes` is the size of a tidied run, None while it is in use or after a change of segments.
-    `is_tight` means without unused places.
-    """
-
-    runs: "Runs"
     strips: tuple[Strip, ...]
     segments: "WeakSet[Segment]" = field(default_factory=WeakSet)
-    tidy_bytes: int | None = None
     is_tight: bool = False
+    _tidy_bytes: int | None = None  # None in use
+    _block_bytes: int | None = None
+    _counted: int = 0  # segments when these were noted
 
     def __post_init__(self) -> None:
         for strip in self.strips:
@@ -144,6 +141,29 @@ class TokenRun:
         return self._buffer_bytes if self.tidy_bytes is None else self.tidy_bytes
 
     @property
+    def tidy_bytes(self) -> int | None:
+        """The size of a tidied run; None in use and after a change of segments."""
+        self._notice_freed()
+        return self._tidy_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of segments that blocks hold."""
+        self._notice_freed()
+        if self._block_bytes is None:
+            self._block_bytes = sum(s.nbytes for s in self.segments if s.holder is not None)
+        return self._block_bytes
+
+    def _notice_freed(self) -> None:
+        if self._counted != len(self.segments):
+            self.changed()
+
+    def changed(self) -> None:
+        """Note that the segments or what they hold changed."""
+        self._counted = len(self.segments)
+        self._tidy_bytes = self._block_bytes = None
+
+    @property
     def _buffer_bytes(self) -> int:
         return sum(s.holder.nbytes for s in self.strips if isinstance(s.holder, Buffers))
 
@@ -153,7 +173,7 @@ class TokenRun:
 
     def clear_behind(self, stop: int) -> None:
         """Detach blocks beyond `stop`, before a sequence writes there. The run must be free."""
-        self.tidy_bytes = None
+        self.changed()
         for segment in list(self.segments):
             block = living(segment.holder)
             if block is not None and segment.stop > stop:
@@ -193,7 +213,8 @@ class TokenRun:
             strip.move(Buffers(keys, values))
             strip.first = start
             yield *keys, *values
-        self.tidy_bytes = self._buffer_bytes
+        self._notice_freed()
+        self._tidy_bytes = self._buffer_bytes
 
 
 class Detachable(Protocol):
@@ -208,19 +229,23 @@ class Runs:
         """Idle runs below `short` tokens are given up. At most `least` tokens are always copied."""
         self.short = short
         self.least = least
-        self.block_bytes = 0  # the bytes of all segments of blocks
         self._runs = WeakSet[TokenRun]()
 
     def of(self, strips: tuple[Strip, ...]) -> TokenRun:
         run = living(strips[0].run)
         if run is None:
-            run = TokenRun(self, strips)
+            run = TokenRun(strips)
             self._runs.add(run)
         return run
 
     @property
     def idle_bytes(self) -> int:
         return sum(run.nbytes for run in self._runs if run.is_idle)
+
+    @property
+    def block_bytes(self) -> int:
+        """The bytes of all segments that blocks hold."""
+        return sum([run.block_bytes for run in self._runs])
 
     def tidy(self, *, wholly: bool = False) -> None:
         """Free unused places, short runs and runs with gaps, all of idle runs."""
@@ -257,16 +282,11 @@ class Segment:
     def __post_init__(self) -> None:
         self.nbytes = (self.stop - self.start) * self.run.token_bytes
         self.run.segments.add(self)
-        self.run.tidy_bytes = None
+        self.run.changed()
 
     def hold(self, payload: "Detachable") -> None:
         self.holder = ref(payload)
-        self.run.runs.block_bytes += self.nbytes
-
-    def __del__(self) -> None:
-        self.run.tidy_bytes = None
-        if self.holder is not None:
-            self.run.runs.block_bytes -= self.nbytes
+        self.run.changed()
 
     def spans(self) -> list["Span"]:
         return [Span(self, strip) for strip in self.run.strips]
