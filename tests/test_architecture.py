@@ -236,6 +236,23 @@ def test_a_circle_is_found(graph: dict[str, set[str]], left: set[str]) -> None:
     assert circles(graph) == left
 
 
+def test_several_machines_are_behind_one_door() -> None:
+    """The rest of the server knows `core/ranks.py`, where one process has nobody to tell."""
+    inside = {path for path in sources() if "cluster" in path.parent.parts}
+    to_it = {name for name, to in arrows().items() if to & set(map(str, inside))}
+    assert to_it - set(map(str, inside)) == {
+        str(PACKAGE / name)
+        for name in (
+            "cli/look/doctor.py",
+            "cli/serve/dry_run.py",
+            "cli/serve/rank.py",
+            "process/server.py",
+            "wiring/context.py",
+            "wiring/model_factory.py",
+        )
+    }
+
+
 def test_no_folder_is_a_hall() -> None:
     """At most about fifteen files lie flat in a folder."""
     flat = Counter(path.parent for path in sources() if path.name != "__init__.py")

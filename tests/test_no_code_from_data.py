@@ -15,7 +15,7 @@ FORBIDDEN = (*SHELLS, *LOADERS, *BARE_TEMPLATES, "__import__", "builtins.eval", 
 # They load parts of this package that need an extra, by names that stand in the code.
 IMPORTERS = ("store/mediums/remote.py", "process/tracing.py")
 # One becomes the client that its user has named, the others start themselves again.
-PROGRAMS = ("cli/launch/launch.py", "process/cluster.py", "process/degraded.py")
+PROGRAMS = ("cli/launch/launch.py", "process/cluster/leader.py", "process/degraded.py")
 
 
 def called(path: Path) -> list[tuple[str, ast.Call]]:

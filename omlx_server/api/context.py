@@ -1,6 +1,6 @@
 """The context of the routes, made by wiring/ and carried by each request in its ASGI scope."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -12,16 +12,15 @@ from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames
 from omlx_server.api.http.static_files import WebFiles
-from omlx_server.api.metrics.cluster import no_cluster
 from omlx_server.api.metrics.metrics import AppMetrics
 from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.fetcher import ModelFetcher
 from omlx_server.api.models.served import ServedModels
+from omlx_server.api.rank_health import RankHealth
 from omlx_server.api.response_store.store import NoStore, Store
 from omlx_server.api.settings_editor import SettingsEditor
 from omlx_server.api.text_threads import TextThreads
 from omlx_server.api.worker_threads import WorkerThreads
-from omlx_server.core.cluster.state import ClusterReport
 
 T = TypeVar("T")
 
@@ -69,7 +68,7 @@ class ApiContext:
     fetcher: ModelFetcher | None = None
     threads: TextThreads = field(default_factory=TextThreads)
     image_threads: WorkerThreads = field(default_factory=make_image_threads)
-    cluster: Callable[[], ClusterReport | None] = no_cluster
+    ranks: Callable[[], Sequence[RankHealth]] = tuple
     traffic: Traffic = field(default_factory=Traffic)
 
 

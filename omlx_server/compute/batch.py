@@ -18,7 +18,6 @@ from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair, members
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.drafting.base import Drafted, Drafter
 from omlx_server.compute.drafting.heads_drafter import HeadsDrafter
@@ -29,7 +28,7 @@ from omlx_server.compute.prefill import Prefilled
 from omlx_server.compute.sampler import Sampled, SamplingRow, sample, unsampled
 from omlx_server.compute.verify import Feed, Verifying, feeds_of, sample_fed, tokens_of
 from omlx_server.compute.vision.entering import behind
-from omlx_server.core.cluster.commands import Accept
+from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.request import SampledRow
 from omlx_server.core.step import SequenceId
 
@@ -45,11 +44,10 @@ class LiveBatch:
         runs: Runs | None = None,
         block_size: int = 1,
         adapters: AdapterStore | None = None,
-        ranks: Ranks | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """Only the first of several `ranks` samples."""
         self._ranks = ranks
-        self._follows = ranks is not None and not ranks.leads
         self._adapters = adapters or AdapterStore()
         self._model = model
         self._vocab = vocab
@@ -200,7 +198,7 @@ class LiveBatch:
         self.has_newcomers = False
         if self._beginners is not None:
             return self._feed_beginners(self._beginners)
-        tokens = self._shared(self._tokens)[:, None]
+        tokens = self._ranks.shared(self._tokens)[:, None]
         logits = self._answer(tokens, self._decoding, self.rows)[:, -1, :]
         if self._drafter is not None:
             self._drafter.stepped(self._tokens, self._hidden, self._drafting)
@@ -208,7 +206,7 @@ class LiveBatch:
 
     def sample(self, logits: mx.array) -> Sampled:
         """Launch the samples of a decode, once all constraints have the tokens before."""
-        sampled = unsampled(logits, self.rows) if self._follows else sample(logits, self.rows)
+        sampled = sample(logits, self.rows) if self._ranks.leads else unsampled(logits, self.rows)
         self._tokens = sampled.tokens
         device.launch(sampled.arrays())
         return sampled
@@ -216,12 +214,12 @@ class LiveBatch:
     def verify(self, feeds: list[Feed]) -> Verifying:
         """Launch a decode with drafts. Its tokens must be read before the next one."""
         self.has_newcomers = False
-        tokens = self._shared(tokens_of(self._tokens, feeds))
+        tokens = self._ranks.shared(tokens_of(self._tokens, feeds))
         put_back = cache_ops.undo(self._decoding)
         lengths = [len(feed.states) for feed in feeds]
         answer = partial(self._answer, rows=self.rows)
         logits = cache_ops.forward_decoding(answer, tokens, lengths, self._decoding)
-        sampled = sample_fed(logits, feeds, samples=not self._follows)
+        sampled = sample_fed(logits, feeds, samples=self._ranks.leads)
         return Verifying(feeds, sampled, tokens, put_back, self._hidden)
 
     def read(self, decoded: Decoded) -> list[SampledRow]:
@@ -232,13 +230,9 @@ class LiveBatch:
         self.accept(decoded, [row.accepted for row in rows], [row.tokens[-1].id for row in rows])
         return rows
 
-    def _shared(self, tokens: mx.array) -> mx.array:
-        return tokens if self._ranks is None else self._ranks.shared(tokens)
-
     def accept(self, verifying: Verifying, right: Sequence[int], newest: Sequence[int]) -> None:
         """Keep of each row the `right` drafted tokens; `newest` is its next token."""
-        if self._ranks is not None:
-            self._ranks.tell(Accept(right, newest))
+        self._ranks.accept(right, newest)
         tokens, feeds, put_back = verifying.tokens, verifying.feeds, verifying.put_back
         width = tokens.shape[1]
         excess = [width - 1 - count for count in right]
@@ -283,7 +277,7 @@ class LiveBatch:
 
     def _feed_beginners(self, beginners: Prefilled) -> mx.array:
         self.catch_up()
-        tokens, first = self._shared(self._tokens)[:, None], self._begun
+        tokens, first = self._ranks.shared(self._tokens)[:, None], self._begun
         parts = (slice(first), self._caches), (slice(first, None), beginners.caches)
         logits, hidden = list[mx.array](), list[mx.array]()
         for rows, caches in parts:

@@ -17,7 +17,6 @@ from functools import partial
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.cluster.ranks import tells_of_loss
 from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.kv.spans import LostTokens, Runs
@@ -25,9 +24,8 @@ from omlx_server.compute.launched import ChunksLaunched, CutPayload, Launched
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.prefill import Prefilled, Prefiller
-from omlx_server.compute.verify import Feed, Verifying
+from omlx_server.compute.verify import Verifying
 from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.cluster.commands import Chunks, LaunchStep, Reset, chunks_of, without_samples
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import RequestId, Restored, SamplingParams
@@ -72,9 +70,8 @@ class ModelRunner:
         self.runs = codec.runs if codec else Runs()
         block_size = codec.layout.block_size if codec else 1
         vocab, adapters = loaded.dims.vocab, loaded.adapters
-        ranks = loaded.ranks
-        self._batch = LiveBatch(loaded.model, vocab, self.runs, block_size, adapters, ranks)
-        self.tell = ranks.tell if ranks is not None and ranks.leads else None
+        self.ranks = loaded.ranks
+        self._batch = LiveBatch(loaded.model, vocab, self.runs, block_size, adapters, self.ranks)
 
     @property
     def idle(self) -> bool:
@@ -106,7 +103,10 @@ class ModelRunner:
         late = beside_host and self._batch.constrained and not step.verifies
         at_once = step.verifies or self._must_be_read(step, beside_host=beside_host)
         launched = Launched(step, ids, tails, at_once, time.perf_counter())
-        feeds = self._feeds(step) if step.verifies or self.tell is not None else []
+        feeds = self._batch.feeds(step.drafts, step.asks) if step.verifies else []
+        if self.ranks.are_several:
+            pairs = zip(self._batch.ids, feeds, strict=False)
+            self.ranks.decode(step, {id: feed.draft for id, feed in pairs if feed.draft})
         launched.drafted = self._batch.drafted if step.asks else None
         if feeds:
             launched.decoded = self._batch.verify(feeds)
@@ -123,7 +123,7 @@ class ModelRunner:
         logits, launched.logits = launched.logits, None
         if logits is not None:
             launched.decoded = self._batch.sample(logits)
-            if not launched.step.verifies:
+            if launched.step.row_cuts and not launched.step.verifies:
                 launched.payloads = self.cut(launched.step.row_cuts)
 
     def read(self, launched: Launched) -> StepResult:
@@ -135,14 +135,6 @@ class ModelRunner:
         """Do on a follower what `read` does on rank 0."""
         self._batch.accept(verifying, right, newest)
 
-    def _feeds(self, step: Step) -> list[Feed]:
-        feeds = self._batch.feeds(step.drafts, step.asks) if step.verifies else []
-        if self.tell is not None:
-            pairs = zip(self._batch.ids, feeds, strict=False)
-            drafts = {id: feed.draft for id, feed in pairs if feed.draft}
-            self.tell(LaunchStep(without_samples(step, drafts)))
-        return feeds
-
     def _must_be_read(self, step: Step, *, beside_host: bool) -> bool:
         """Where a launch takes as long as its work, planning ahead would only delay tokens."""
         if beside_host:
@@ -150,8 +142,7 @@ class ModelRunner:
         return bool(step.chunks) or self._batch.has_newcomers or self._batch.constrained
 
     def reset(self) -> None:
-        if self.tell is not None:
-            self.tell(Reset())
+        self.ranks.reset()
         self.runs.lose()
         self._batch.clear()
         self._prefiller.clear()
@@ -199,8 +190,7 @@ class ModelRunner:
             scratch.read(scratch.decode(step))
             scratch.prefill(step).wait()
             yield
-        if self.tell is not None:
-            self.tell(Reset())
+        self.ranks.reset()
 
     def prefill(self, step: Step) -> ChunksLaunched:
         """Launch restores, chunks and cuts, and add complete rows to the live batch. A chunk that
@@ -210,8 +200,8 @@ class ModelRunner:
         self._restore(step, chunks)
         gone = (*chunks.lost, *chunks.starved)
         left = [chunk for chunk in step.chunks if chunk not in gone]
-        if self.tell is not None and left:
-            self.tell(Chunks(chunks_of(step, left)))
+        if left:
+            self.ranks.prefill(step, left)
         for group in self.grouping.group(left) if gone else groups:
             arrivals += self._prefill(group, chunks)
         if chunks.last is not None:
@@ -262,7 +252,7 @@ class ModelRunner:
         if not isinstance(prefilled, Crash):
             self._cut_chunks(group, prefilled, launched)
             return [prefilled] if prefilled else []
-        if tells_of_loss(prefilled.error):
+        if self.ranks.has_lost_one(prefilled.error):
             raise prefilled.error  # no prompt can go on
         if device.is_out_of_memory(prefilled.error):
             self._prefiller.fail([chunk.prefill for chunk in group], together=False)

@@ -12,7 +12,7 @@ def load_adapter(instance: ModelInstance, adapter: Adapter) -> Work[bool]:
     """Load an adapter. Return False if there is no place now. No two may run at once. Raises
     AdapterUnusable, or NoMemory as `within`."""
     loaded, model = instance.adapters, instance.runner.loaded.target
-    if instance.followers is not None:
+    if instance.ranks.are_several:
         raise AdapterUnusable("a model that several machines compute takes no adapters")
     if loaded.weights.touch(adapter):
         return True

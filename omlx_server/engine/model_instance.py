@@ -14,7 +14,6 @@ from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.chunk_sizes import ChunkSizes
-from omlx_server.core.cluster.commands import Clear, CutIds, Reset, Tidy
 from omlx_server.core.memory.guard import Caches
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import StepShape
@@ -27,7 +26,6 @@ from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.speculation.speculation import DraftController
 from omlx_server.core.step import SequenceId, Step, StepResult
-from omlx_server.engine.cluster.followers import Followers
 from omlx_server.engine.decode_times import DecodeTimes
 from omlx_server.engine.memory.adapters import LoadedAdapters
 from omlx_server.engine.memory.image_features import KeptFeatures
@@ -54,10 +52,9 @@ class ModelInstance:
         watch: MemoryWatch | None = None,
         speculation: DraftController | None = None,
         names: tuple[str, ...] = (),
-        followers: Followers | None = None,
     ) -> None:
         self.runner = runner
-        self.followers = followers
+        self.ranks = runner.ranks
         self.weight_bytes = runner.loaded.weight_bytes
         self._limits = self._possible(limits)
         self.watch = watch
@@ -65,7 +62,7 @@ class ModelInstance:
         self.names = names
         self.decode_times = DecodeTimes(speculation)
         self._make_cache = make_cache
-        self.tiers = Tiers(hot, cold, write_through=write_through, followers=followers)
+        self.tiers = Tiers(hot, cold, write_through=write_through, ranks=self.ranks)
         self.features = KeptFeatures(runner.loaded.vision, lambda: self.scheduler.queues)
         self.adapters = LoadedAdapters(runner.loaded.adapters, lambda: self.scheduler.queues)
         self.start_over()
@@ -229,7 +226,7 @@ class ModelInstance:
         self._uncounted -= _nbytes(launched.payloads)
         self._keep(launched.payloads)
         events = self.scheduler.update(result)
-        if launched.step.verifies:
+        if launched.step.row_cuts and launched.step.verifies:
             self._keep(self.runner.cut(launched.step.row_cuts))
         self._trim_features()
         return events
@@ -278,8 +275,7 @@ class ModelInstance:
         self.tiers.drop_evicted()
         if self.tiers.has_dropped:
             self.tiers.has_dropped = False
-            if self.followers is not None:
-                self.followers.tell(Tidy(wholly))
+            self.ranks.tidy(wholly=wholly)
             self.runner.runs.tidy(wholly=wholly or self.runner.idle)
 
     def leave(self) -> None:
@@ -314,8 +310,7 @@ class ModelInstance:
                 self.tiers.cold.clear(self.cache.namespace)
             else:
                 self.tiers.cold.clear_chains(keys)
-            if self.followers is not None:
-                self.followers.tell(Clear(None if salt is None else tuple(keys)))
+            self.ranks.clear(None if salt is None else tuple(keys))
         device.drain_pool()
         return dropped
 
@@ -325,8 +320,7 @@ class ModelInstance:
 
     def _forget_blocks(self) -> None:
         self.tiers.hot.clear()
-        if self.followers is not None:
-            self.followers.tell(Reset(blocks=True))
+        self.ranks.reset(blocks=True)
 
     def _possible(self, limits: SchedulerLimits) -> SchedulerLimits:
         runner = self.runner
@@ -340,8 +334,7 @@ class ModelInstance:
             return kept_ids
         for piece in payloads:
             ids = self.scheduler.keep(piece.cut, *piece.sizes)
-            if self.followers is not None:
-                self.followers.tell(CutIds(piece.cut.number, *ids))
+            self.ranks.keep(piece.cut.number, *ids)
             for id, payload in zip(ids, (piece.block, piece.checkpoint), strict=True):
                 if id is not None and payload is not None:
                     self.tiers.put(id, payload)

@@ -10,12 +10,10 @@ from omlx_server.compute.embed.batch import BatchResult
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.adapters import Adapter
-from omlx_server.core.cluster.commands import Score
 from omlx_server.core.memory.room import within
 from omlx_server.core.memory.shape import PrefillShape
 from omlx_server.core.request import Logprobs
 from omlx_server.core.work import Work
-from omlx_server.engine.cluster.followers import Followers
 from omlx_server.engine.memory.reservations import JobRoom
 from omlx_server.engine.model_instance import ModelInstance
 
@@ -32,21 +30,19 @@ def scored(
     loaded = instance.runner.loaded
     vocab = loaded.dims.vocab
     forward = loaded.adapters.adapted(loaded.target, [adapter])
-    if instance.followers is not None:
-        work = _by_all_ranks(instance.followers, loaded, tokens, top)
+    if loaded.ranks.are_several:
+        work = _by_all_ranks(loaded, tokens, top)
     else:
         work = score.score_prompt(loaded.target, vocab, tokens, top, forward)
     rows = min(len(tokens), score.slice_rows(vocab))
     return _on_account(instance, work, len(tokens), 1, rows, score.logits_bytes(vocab, rows))
 
 
-def _by_all_ranks(
-    followers: Followers, loaded: LoadedModel, tokens: Sequence[int], top: int
-) -> Work[list[Logprobs]]:
+def _by_all_ranks(loaded: LoadedModel, tokens: Sequence[int], top: int) -> Work[list[Logprobs]]:
     number = next(_numbers)
 
     def tell(fed: Sequence[int]) -> None:
-        followers.tell(Score(number, tuple(fed)))
+        loaded.ranks.score(number, tuple(fed))
 
     try:
         model, vocab = loaded.target, loaded.dims.vocab

@@ -219,11 +219,10 @@ class StepLoop:
         out = guarded(work)
         if isinstance(out, Crash):
             self._pipeline.clear()
-            followers = self.instance.followers
-            if followers is None:
+            if self.instance.ranks.are_several:  # they can't go on without the lost data
+                self._fail(self.instance.ranks.fail(out))
+            else:
                 self._isolate(out, drafted=drafted)
-            else:  # the other ranks can't go on without the lost data
-                self._fail(followers.fail(out))
         else:
             self._report(())
 

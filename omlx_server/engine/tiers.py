@@ -10,15 +10,13 @@ from omlx_server.compute.payload import Payload, size_of
 from omlx_server.compute.payload_bytes import pack, unpack
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.record import Record
-from omlx_server.core.cluster.commands import Drop, WritePayload
+from omlx_server.core.blocks.record import Recalled, Record
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
+from omlx_server.core.ranks import ALONE, NOT_ON_EVERY_RANK, Ranks
 from omlx_server.core.work import Work
-from omlx_server.engine.cluster.followers import NOT_ON_EVERY_RANK, Followers
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.reads import Answered
-from omlx_server.store.worker import Recalled
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.005
@@ -35,9 +33,9 @@ class Tiers:
         cold: ColdTier | None,
         *,
         write_through: bool,
-        followers: Followers | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self._followers = followers
+        self._ranks = ranks
         self.cold = cold
         self.write_through = write_through
         self.hot = hot
@@ -82,8 +80,8 @@ class Tiers:
         evicted = self._cache.eviction.take_evicted()
         for id in evicted:
             del self.hot[id]
-        if self._followers is not None and evicted:
-            self._followers.tell(Drop(tuple(evicted)))
+        if evicted:
+            self._ranks.drop(tuple(evicted))
         self.has_dropped |= bool(evicted)
 
     def drop_lost(self, failed: Collection[PayloadId] = ()) -> None:
@@ -103,8 +101,7 @@ class Tiers:
         assert self.cold is not None
         payload = self.hot[id]
         self._writing[record.key] = id
-        if self._followers is not None:
-            self._followers.tell(WritePayload(id, record))
+        self._ranks.write(id, record)
         self.cold.write(record, partial(pack, payload), payload.nbytes)
 
     @property
@@ -171,13 +168,10 @@ class Tiers:
             match event:
                 case Answered(question=number):
                     self._cache.note_answer(number)
-                case Recalled() if self._followers is not None:
-                    self._followers.note_own_read(event)
-                case Recalled():
+                case Recalled() if not self._ranks.takes(event):
                     self._take_in(self.cold, event)
-        if self._followers is not None:
-            for number, recalled in self._followers.take_complete():
-                self._followers.promote(number, self._take_in(self.cold, recalled))
+        for number, recalled in self._ranks.complete_reads():
+            self._ranks.promote(number, self._take_in(self.cold, recalled))
         if self._request(self.cold):
             self.cold.wake()  # some of it may be there already
         self.drop_evicted()
@@ -190,8 +184,7 @@ class Tiers:
             cold.reads.ask(question.id, question.records, wait)
         for record in reads:
             wait = patience(record.stop)
-            if self._followers is not None:
-                self._followers.read(record, wait)
+            self._ranks.read(record, wait)
             cold.read(record, wait)
         return bool(questions or reads)
 

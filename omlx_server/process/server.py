@@ -25,7 +25,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError
 from omlx_server.models.progress import ProgressListener
 from omlx_server.process.apply import HttpSide, ModelsSide, watch_config
-from omlx_server.process.cluster import make_cluster, reports, watch_cluster
+from omlx_server.process.cluster.leader import make_cluster, reports, watch_cluster
 from omlx_server.process.limits import connection_limits, raise_descriptors
 from omlx_server.process.listen import url_of
 from omlx_server.process.tracing import find_tracer
@@ -37,6 +37,7 @@ from omlx_server.wiring.fetcher import DiskFetcher
 from omlx_server.wiring.freed import Freed
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.model_directory import find_model
+from omlx_server.wiring.model_factory import InstanceFactory
 from omlx_server.wiring.open_models import begin, open_models
 
 _log = logging.getLogger(__name__)
@@ -79,8 +80,9 @@ async def _serve(
     failure, notifier, stopping = _Failure(), Notifier(), threading.Event()
     async with AsyncExitStack() as stack:
         cluster = make_cluster(loaded, stack)
-        opened = await open_models(settings, catalogue, failure.report, stack, cluster)
-        watch_cluster(cluster, opened.engine, sock, opened.instances.drain, stopping.is_set)
+        instances = InstanceFactory(settings, cluster=cluster)
+        opened = await open_models(instances, catalogue, failure.report, stack)
+        watch_cluster(cluster, opened.engine, sock, instances.drain, stopping.is_set)
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
@@ -97,7 +99,7 @@ async def _serve(
         starting = asyncio.create_task(_start(models, catalogue, failure, url, ready, notifier))
         starting.add_done_callback(failure.if_broken)
         await _tell_names(context, url, settings.server.host)
-        side = ModelsSide(opened.instances, catalogue, models, opened.engine.call)
+        side = ModelsSide(instances, catalogue, models, opened.engine.call)
         watching = asyncio.create_task(watch_config(loaded, HttpSide(app, server), side.apply))
         beating = asyncio.create_task(
             keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))

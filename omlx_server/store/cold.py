@@ -12,7 +12,7 @@ from pathlib import Path
 
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.pins import Pins
-from omlx_server.core.blocks.record import PackedArrays, Record
+from omlx_server.core.blocks.record import PASSING, PackedArrays, Recalled, Record
 from omlx_server.core.cold.index import ColdEntry, ColdIndex, ColdReport
 from omlx_server.store.block_file import file_bytes
 from omlx_server.store.description import NamespaceDescription
@@ -26,7 +26,6 @@ from omlx_server.store.worker import (
     DeleteJob,
     Done,
     HeadersJob,
-    Recalled,
     Result,
     SavePinsJob,
     Scanned,
@@ -39,7 +38,6 @@ from omlx_server.store.worker import (
 _SCAN_SECONDS = 5.0
 _LEARN_SECONDS = 2.0  # checkpoints and tails are found by their headers
 _POLL_SECONDS = 0.005
-PASSING = ("timeout", "unreachable")
 """Reasons why a read fails though the block is still stored, and can be read another time."""
 _EPOCH = 1_577_836_800.0  # 2020; an older file date is wrong
 _HEADS_AT_A_TIME = 64

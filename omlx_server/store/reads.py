@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.record import Record
+from omlx_server.core.blocks.record import Recalled, Record
 from omlx_server.core.cold.index import ColdIndex, ColdReport
-from omlx_server.store.worker import ContainsJob, Done, ReadJob, Recalled, Worker
+from omlx_server.store.worker import ContainsJob, Done, ReadJob, Worker
 
 _PROMOTED_BYTES = 64 << 20  # the most that becomes arrays between two steps
 _HANG_SECONDS = 0.5

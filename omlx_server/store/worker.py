@@ -12,7 +12,7 @@ from functools import partial
 
 from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.core.blocks.pins import Pin
-from omlx_server.core.blocks.record import PackedArrays, Record
+from omlx_server.core.blocks.record import PackedArrays, Recalled, Record
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.store.block_file import Corrupt, decode, encode
 from omlx_server.store.description import NamespaceDescription
@@ -90,17 +90,6 @@ class Done:
     reason: str = ""
     nbytes: int = 0
     records: tuple[Record, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """The block, of a file of `nbytes`, or the `reason` why there is none."""
-
-    record: Record
-    packed: PackedArrays | None = None
-    reason: str = ""
-    nbytes: int = 0
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from omlx_server.api.activity.activity import Activity
+from omlx_server.api.cluster.report import ClusterMetrics, rank_health
 from omlx_server.api.connections.connections import DEFAULT_DESCRIPTORS, Connections
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import AdminAccess
@@ -14,7 +15,6 @@ from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.own_names import OwnNames, is_loopback
 from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metric_helpers import OWN, VLLM
-from omlx_server.api.metrics.cluster import no_cluster
 from omlx_server.api.metrics.metrics import AppMetrics
 from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.fetcher import ModelFetcher
@@ -34,7 +34,7 @@ def make_context(
     settings: Settings,
     tracer: Tracer | None = None,
     fetcher: ModelFetcher | None = None,
-    cluster: Callable[[], ClusterReport | None] = no_cluster,
+    cluster: Callable[[], ClusterReport | None] = lambda: None,
     descriptors: int = DEFAULT_DESCRIPTORS,
 ) -> ApiContext:
     """Return the context of a server whose process may open `descriptors` files."""
@@ -45,7 +45,7 @@ def make_context(
     shared = VLLM if "vllm" in settings.metrics.compat else OWN
     return ApiContext(
         models=models,
-        metrics=AppMetrics(models, shared, responses, cluster, traffic),
+        metrics=AppMetrics(models, shared, responses, traffic, [ClusterMetrics(cluster)]),
         activity=Activity(models),
         responses=responses,
         per_key_salt=settings.cache.salt == "per-key",
@@ -53,7 +53,7 @@ def make_context(
         own_names=None if server.uds or is_loopback(server.host) else OwnNames(),
         tracer=tracer,
         fetcher=fetcher,
-        cluster=cluster,
+        ranks=lambda: rank_health(cluster()),
         traffic=traffic,
         admin=make_admin_access(settings),
         shows_metrics=settings.metrics.enabled,

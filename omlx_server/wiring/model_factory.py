@@ -12,11 +12,10 @@ from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint
-from omlx_server.compute.model.loader import LoadedModel, loading, loading_part
+from omlx_server.compute.model.loader import LoadedModel, loading
 from omlx_server.compute.model.pairing import check_can_draft, paired
 from omlx_server.compute.model.system_fingerprint import system_fingerprint
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
-from omlx_server.compute.planning.filled import room_of_all
 from omlx_server.compute.planning.step_costs import forward_of, forward_of_heads, measuring
 from omlx_server.compute.quantise import make_scheme
 from omlx_server.compute.runner import ModelRunner
@@ -25,7 +24,6 @@ from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.chunk_sizes import ChunkSizes
-from omlx_server.core.cluster.commands import ClearAll
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.ledger import in_words
@@ -60,7 +58,6 @@ from omlx_server.wiring.memory import (
 _log = logging.getLogger(__name__)
 # A slower call to a remote store is a miss; five of them are an outage.
 _REMOTE_SECONDS = 2.0
-_NO_IMAGES = "several machines compute it"
 
 
 def limits(
@@ -154,24 +151,24 @@ class InstanceFactory:
             undo.pop_all()
         return instance
 
+    @property
+    def has_lost_a_rank(self) -> bool:
+        return self.cluster is not None and bool(self.cluster.gathering.problem)
+
     def _is_parted(self, cluster: LeadingCluster, located: Located) -> bool:
-        is_taken = any(instance.followers is not None for instance in self.at_work())
+        is_taken = any(instance.ranks.are_several for instance in self.at_work())
         return cluster.claims(located) and not is_taken
 
     def _part(self, cluster: LeadingCluster, located: Located, known_as: str) -> Work[LoadedModel]:
         """Load the part of rank 0, within the memory that every rank has."""
-        ranks = yield from cluster.joining(located, known_as, self.settings)
-        assert cluster.followers is not None
-        cluster.followers.wake = lambda: self.wake()
-        scheme = self._scheme(located)
-        loaded = yield from loading_part(located.path, ranks, known_as, scheme)
-        available = self.shares.limit - loaded.weight_bytes
-        room = room_of_all(loaded, ranks, available)
-        if room < available:
-            self.shares = replace(self.shares, limit=loaded.weight_bytes + room)
-            self.account.limit = self.shares.limit
-            _log.info("another rank has less memory: this one uses %s", in_words(room))
-        return replace(loaded, why_no_vision=_NO_IMAGES)
+        loaded, limit = yield from cluster.loading(
+            located, known_as, self.settings, self.shares.limit, lambda: self.wake()
+        )
+        if limit < self.shares.limit:
+            self.shares = replace(self.shares, limit=limit)
+            self.account.limit = limit
+            _log.info("another rank has less memory: this one uses %s", in_words(limit))
+        return loaded
 
     def _whole(
         self, located: Located, known_as: str, drafter: tuple[Located, str] | None
@@ -259,7 +256,6 @@ class InstanceFactory:
             watch=watch,
             speculation=speculation,
             names=located.names,
-            followers=self.cluster.followers if self.cluster and loaded.ranks else None,
         )
         instance.adapters.limits = adapter_limits(self.settings)
         if why := instance.runner.why_alone:
@@ -275,8 +271,7 @@ class InstanceFactory:
         if salt is None:
             self.cold.clear_all()
             for instance in self.at_work():
-                if instance.followers is not None:
-                    instance.followers.tell(ClearAll())
+                instance.ranks.clear_all()
         else:
             self.cold.clear_salt(salt)
 

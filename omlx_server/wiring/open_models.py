@@ -14,8 +14,6 @@ from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.pool.pool import ModelPool
 from omlx_server.engine.pool.residency import Rules
 from omlx_server.errors import OmlxError
-from omlx_server.settings import Settings
-from omlx_server.wiring.cluster.leading import LeadingCluster
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.loading import Loading
 from omlx_server.wiring.model_factory import InstanceFactory
@@ -33,22 +31,20 @@ class Opened:
 
 
 async def open_models(
-    settings: Settings,
+    instances: InstanceFactory,
     catalogue: KnownModels,
     on_failure: Callable[[str], None],
     stack: AsyncExitStack,
-    cluster: LeadingCluster | None = None,
 ) -> Opened:
     """Start the engine and the pool, which end with `stack`. `on_failure` is called when the engine
     or the first model has failed."""
-    instances = InstanceFactory(settings, cluster=cluster)
     engine = AsyncEngine(on_failure, instances.account, instances.close, instances.cold_report)
     instances.wake = engine.wake
     first = catalogue.first()[0].wanted.key
 
     def failed(key: str, problem: str) -> None:
         _log.critical("%s has failed: %s", catalogue.source(key).located.names[0], problem)
-        if cluster is not None and cluster.gathering.problem:
+        if instances.has_lost_a_rank:
             return  # the process is about to start anew
         if key == first:
             on_failure(problem)

@@ -32,6 +32,7 @@ from omlx_server.wiring.context import make_context
 from omlx_server.wiring.encoders import FoundEncoders
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.model_directory import find_model
+from omlx_server.wiring.model_factory import InstanceFactory
 from omlx_server.wiring.open_models import begin, open_models
 from tests.api.conftest import CHATML
 from tests.campaigns.traffic import opening
@@ -278,7 +279,7 @@ async def _serving(
     failures: list[str] = []
     known = KnownModels(settings, trio.first, FoundEncoders())
     async with AsyncExitStack() as stack:
-        opened = await open_models(settings, known, failures.append, stack)
+        opened = await open_models(InstanceFactory(settings), known, failures.append, stack)
         models, engine = opened.models, opened.engine
         app = create_app(make_context(models, settings))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)

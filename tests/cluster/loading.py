@@ -17,9 +17,9 @@ import psutil
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
-from omlx_server.compute.cluster.ranks import Ranks, form
+from omlx_server.compute.cluster.loading import loading_part
+from omlx_server.compute.cluster.ranks import ConnectedRanks, form
 from omlx_server.compute.cluster.splitting import split
-from omlx_server.compute.model.loader import loading_part
 from omlx_server.compute.weights.reading import reading
 from omlx_server.core.work import finish
 from tests.cluster.group import free_ports, programs
@@ -69,18 +69,18 @@ def two_ranks() -> Iterator[Loading]:
         yield Loading(processes)
 
 
-def by_mlx(directory: Path, ranks: Ranks) -> nn.Module:
+def by_mlx(directory: Path, ranks: ConnectedRanks) -> nn.Module:
     model: nn.Module = load_model(directory, lazy=True)[0]
     split(model, ranks)
     finish(reading(model, directory))
     return model
 
 
-def ours(directory: Path, ranks: Ranks) -> nn.Module:
+def ours(directory: Path, ranks: ConnectedRanks) -> nn.Module:
     return finish(loading_part(directory, ranks, "the same")).model
 
 
-def both(directory: Path, ranks: Ranks) -> list[Loaded]:
+def both(directory: Path, ranks: ConnectedRanks) -> list[Loaded]:
     load_model(directory, lazy=True)  # the class is imported, which reads files too
     _, theirs = measured(by_mlx, directory, ranks)
     model, own = measured(ours, directory, ranks)
@@ -91,7 +91,7 @@ def both(directory: Path, ranks: Ranks) -> list[Loaded]:
 
 
 def measured(
-    load: Callable[[Path, Ranks], nn.Module], directory: Path, ranks: Ranks
+    load: Callable[[Path, ConnectedRanks], nn.Module], directory: Path, ranks: ConnectedRanks
 ) -> tuple[nn.Module, tuple[int, int, int]]:
     """What was loaded; its bytes, those that were read for it, and the most that arrays took."""
     mx.clear_cache()
@@ -121,7 +121,7 @@ def parameters(model: nn.Module) -> dict[str, tuple[str, tuple[int, ...], bytes]
 def main(rank: int, ports: Sequence[str]) -> None:
     ranks = form([[f"127.0.0.1:{port}"] for port in ports], rank)
     for line in sys.stdin:
-        found = both(Path(line.strip()), Ranks(ranks.rank, ranks.size, ranks.group))
+        found = both(Path(line.strip()), ConnectedRanks(ranks.rank, ranks.size, ranks.group))
         sys.stdout.write(json.dumps([asdict(each) for each in found]) + "\n")
         sys.stdout.flush()
 

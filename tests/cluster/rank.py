@@ -12,13 +12,12 @@ from dataclasses import asdict
 from queue import SimpleQueue
 from typing import Any
 
-from omlx_server.compute.cluster.ranks import Ranks, form
+from omlx_server.compute.cluster.ranks import ConnectedRanks, form
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.cluster.handshake import RankRefusal
 from omlx_server.engine.cluster.follower import Follower
-from omlx_server.engine.cluster.followers import Followers
 from omlx_server.engine.cluster.link import LinkFailed, authenticated, connect
 from tests.cluster.counted import connections
 from tests.cluster.scenarios import Reply, Scenario, answers, load
@@ -28,7 +27,7 @@ SECRET = b"the secret of this test"
 
 
 def lead(meeting: int, addresses: list[list[str]]) -> None:
-    followers: Followers
+    ranks: ConnectedRanks
     listener = socket.create_server(("127.0.0.1", meeting))
     links = [authenticated(listener.accept()[0], SECRET, lost, first=True) for _ in addresses[1:]]
 
@@ -36,17 +35,16 @@ def lead(meeting: int, addresses: list[list[str]]) -> None:
         for link in links:
             link.tell(message)
 
-    followers = Followers(tell, len(links))
     for link in links:
-        link.start(followers.receive)
+        link.start(lambda answer: ranks.followers.receive(answer))
     ranks = form(addresses, 0)
-    ranks.tell = followers.tell
+    ranks.lead(tell)
     for line in sys.stdin:
         scenario = Scenario(**json.loads(line))
         for link in links:
             link.tell(RankRefusal(line))
         loaded, parts = load_and_measure(scenario, ranks)
-        given = answers(scenario, loaded, followers)
+        given = answers(scenario, loaded)
         reply = Reply(given, parts, *bytes_by_kind(meeting))
         sys.stdout.write(json.dumps(asdict(reply)) + "\n")
         sys.stdout.flush()
@@ -71,7 +69,9 @@ def follow(rank: int, meeting: int, addresses: list[list[str]]) -> None:
             follower.do(message)
 
 
-def load_and_measure(scenario: Scenario, ranks: Ranks) -> tuple[LoadedModel, list[tuple[int, int]]]:
+def load_and_measure(
+    scenario: Scenario, ranks: ConnectedRanks
+) -> tuple[LoadedModel, list[tuple[int, int]]]:
     """The loaded model, and the `parts` of all ranks as `Reply` has them."""
     gc.collect()
     before = device.active_memory()
@@ -82,7 +82,7 @@ def load_and_measure(scenario: Scenario, ranks: Ranks) -> tuple[LoadedModel, lis
     return loaded, list(zip(weights, active, strict=True))
 
 
-def of_all(ranks: Ranks, number: int) -> list[int]:
+def of_all(ranks: ConnectedRanks, number: int) -> list[int]:
     """The numbers that all ranks ask with, rank 0's first."""
     return [ranks.most(number if rank == ranks.rank else 0) for rank in range(ranks.size)]
 

@@ -5,19 +5,19 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from omlx_server.compute.cluster.ranks import Ranks
+from omlx_server.compute.cluster.loading import loading_part
+from omlx_server.compute.cluster.ranks import ConnectedRanks
 from omlx_server.compute.cluster.splitting import split
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.model.loader import (
     LoadedModel,
-    loading_part,
     read_dims,
     weight_bytes,
 )
 from omlx_server.compute.quantise import make_scheme, use_rows_of_own_length, use_scheme
 from omlx_server.compute.row_ends import verifies_drafts
+from omlx_server.core.ranks import ALONE
 from omlx_server.core.work import finish
-from omlx_server.engine.cluster.followers import Followers
 from tests.compute.all_kinds import BLOCK, run
 from tests.compute.drive import LIMITS, Drive
 from tests.tiny_models import make_model
@@ -56,7 +56,7 @@ class Reply:
     received: Mapping[str, int]
 
 
-def load(scenario: Scenario, ranks: Ranks | None = None) -> LoadedModel:
+def load(scenario: Scenario, ranks: ConnectedRanks | None = None) -> LoadedModel:
     if ranks is not None and scenario.path:
         return finish(loading_part(Path(scenario.path), ranks, "a tiny model"))
     dispatch.install()
@@ -70,13 +70,13 @@ def load(scenario: Scenario, ranks: Ranks | None = None) -> LoadedModel:
         use_rows_of_own_length(model)
     dims, nbytes = read_dims(model, config), weight_bytes(model)
     name, verifies = f"tiny-{scenario.architecture}", verifies_drafts(model)
-    return LoadedModel(model, dims, name, nbytes, verifies, ranks=ranks)
+    return LoadedModel(model, dims, name, nbytes, verifies, ranks=ranks or ALONE)
 
 
-def answers(scenario: Scenario, loaded: LoadedModel, followers: Followers | None = None) -> Answers:
+def answers(scenario: Scenario, loaded: LoadedModel) -> Answers:
     if scenario.tokens:
-        drive = Drive(loaded, LIMITS, BLOCK, followers=followers)
+        drive = Drive(loaded, LIMITS, BLOCK)
         return {"r": drive.answer("r", PROMPT, scenario.tokens)}
     limits = replace(LIMITS, speculation="auto" if scenario.drafts else "off")
-    told = run(loaded, scenario.seed, limits, followers=followers)
+    told = run(loaded, scenario.seed, limits)
     return {name: got for name, got in told.answers.items() if name.startswith("r")}

@@ -27,7 +27,6 @@ from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.speculation import DraftController
 from omlx_server.core.step import Step
-from omlx_server.engine.cluster.followers import Followers
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pipeline import Pipeline
 from omlx_server.store.cold import ColdTier
@@ -56,7 +55,6 @@ class Drive:
         *,
         write_through: bool = False,
         speculation: DraftController | None = None,
-        followers: Followers | None = None,
     ) -> None:
         self.loaded = loaded
         self.hot: dict[PayloadId, Payload] = {}
@@ -76,7 +74,6 @@ class Drive:
             cold,
             write_through=write_through,
             speculation=speculation or Eager(drafter),
-            followers=followers,
         )
         if cold is not None:
             cold.start()

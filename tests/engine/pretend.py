@@ -19,11 +19,12 @@ from omlx_server.compute.payload import Payload
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.record import PackedArrays, Record
+from omlx_server.core.blocks.record import PackedArrays, Recalled, Record
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape
+from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.limits import SchedulerLimits
@@ -31,7 +32,7 @@ from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.core.step import Chunk, ChunkFailure, Join, RowCut, SequenceId, Step, StepResult
 from omlx_server.store.block_file import file_bytes
 from omlx_server.store.mediums.medium import Name
-from omlx_server.store.worker import ContainsJob, DeleteJob, Done, Job, ReadJob, Recalled, WriteJob
+from omlx_server.store.worker import ContainsJob, DeleteJob, Done, Job, ReadJob, WriteJob
 from tests.core.simulator import VOCAB, Device, Made
 
 TOKEN_BYTES = 8
@@ -94,6 +95,7 @@ class PretendRunner:
     worked: int = 0
     seconds: float = 0.0
     cut_late: Sequence[Made] = ()
+    ranks: Ranks = ALONE
 
     def __post_init__(self) -> None:
         self.loaded = SimpleNamespace(

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
-from omlx_server.core.blocks.record import PackedArrays, Record, RecordTensor
+from omlx_server.core.blocks.record import PackedArrays, Recalled, Record, RecordTensor
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.mediums.operations import FileOperations
-from omlx_server.store.worker import Recalled
 
 SECRET = b"s" * 32
 SPACE = "model"

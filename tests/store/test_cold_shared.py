@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.core.blocks.record import Record
+from omlx_server.core.blocks.record import Recalled, Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.secret import own_name
-from omlx_server.store.worker import Recalled
 from tests.store.cold_tier import (
     DATA,
     SECRET,

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omlx_server.core.blocks.keys import BlockKey, root_key
-from omlx_server.core.blocks.record import Record
+from omlx_server.core.blocks.record import Recalled, Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.mediums.operations import FileOperations
-from omlx_server.store.worker import Recalled
 from tests.store.cold_tier import SOON, content, in_index, on_disk, opened, same
 
 SPACES = ("one", "two", "three")

@@ -18,6 +18,7 @@ from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.wiring.encoders import FoundEncoders
 from omlx_server.wiring.known import KnownModels
+from omlx_server.wiring.model_factory import InstanceFactory
 from omlx_server.wiring.open_models import Opened, open_models
 from tests.adapters import save_adapter
 from tests.engine.running import collect, request
@@ -36,7 +37,7 @@ async def opened_in(directory: Path, stack: AsyncExitStack) -> Opened:
     )
     known = KnownModels(settings, Located(directory / "one", ("one",)), FoundEncoders())
     await known.refresh()
-    return await open_models(settings, known, lambda problem: None, stack)
+    return await open_models(InstanceFactory(settings), known, lambda problem: None, stack)
 
 
 async def acquired(opened: Opened, name: str) -> tuple[Lease[Served], Any]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from fastapi import APIRouter, Request
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, generate_latest
@@ -12,13 +12,11 @@ from starlette.responses import Response
 from omlx_server.api.description.operation import Bytes, Operation
 from omlx_server.api.http.exchange import Phases, current
 from omlx_server.api.metric_helpers import MODEL, OWN, VLLM, label_of
-from omlx_server.api.metrics.cluster import ClusterMetrics, no_cluster
 from omlx_server.api.metrics.engine import EngineMetrics
 from omlx_server.api.metrics.flow import TokenFlows
 from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.store import NoStore, Store
-from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.core.request import Admitted, Restored
 
 router = APIRouter()
@@ -37,15 +35,15 @@ class AppMetrics:
         models: ServedModels,
         shared: str = VLLM,
         responses: Store | None = None,
-        cluster: Callable[[], ClusterReport | None] = no_cluster,
         traffic: Traffic | None = None,
+        others: Iterable[Collector] = (),
     ) -> None:
         self.registry = CollectorRegistry()
         self._shared = shared
         traffic = traffic or Traffic()
         self._engines = EngineMetrics(models, shared, responses or NoStore(), traffic)
         self.flows = TokenFlows(shared)
-        for collector in (self._engines, ClusterMetrics(cluster), traffic, self.flows):
+        for collector in (self._engines, *others, traffic, self.flows):
             self.registry.register(collector)
         self._models: dict[str, ModelMetrics] = {}
         self.prompt_tokens = self._counter(

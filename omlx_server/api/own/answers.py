@@ -5,6 +5,7 @@ from typing import Literal, NotRequired
 from typing_extensions import TypedDict
 
 from omlx_server.api.openai.answers import ReadUsage
+from omlx_server.api.rank_health import RankHealth
 
 
 class MemoryHealth(TypedDict):
@@ -55,19 +56,6 @@ class ConfigHealth(TypedDict):
 
     problem: str | None
     needs_restart: list[str]
-
-
-class RankHealth(TypedDict):
-    """A process of the cluster. Bytes of arrays and `done`, the messages of rank 0 it has worked
-    off, are of its last sign of life; null before."""
-
-    rank: int
-    host: str
-    status: Literal["away", "checking", "ready", "here", "lost", "refused"]
-    problem: str | None
-    active_bytes: int | None
-    peak_bytes: int | None
-    done: int | None
 
 
 class Health(TypedDict):

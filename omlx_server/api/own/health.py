@@ -27,7 +27,6 @@ from omlx_server.api.metrics.engine import account_of
 from omlx_server.api.models.served_model import role_of
 from omlx_server.api.own import answers
 from omlx_server.api.own.degraded import FOR_OTHERS
-from omlx_server.core.cluster.state import RankState
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.engine.messages import EngineState, Status
 
@@ -87,28 +86,13 @@ def _report(request: Request, *, ok: bool) -> Response:
         ]
         body["memory"] = None if memory is None else _memory(memory)
         body["config"] = _config(request)
-        report = context.cluster()
-        if report is not None:
-            body["cluster"] = [_rank(state) for state in report.ranks]
+        if ranks := context.ranks():
+            body["cluster"] = list(ranks)
     return JsonResponse(body, 200 if ok else 503)
 
 
 def _whole(request: Request) -> bool:
-    report = context_of(request).cluster()
-    return report is None or report.is_whole
-
-
-def _rank(state: RankState) -> answers.RankHealth:
-    alive = state.alive
-    return {
-        "rank": state.rank,
-        "host": state.host,
-        "status": state.status.value,
-        "problem": state.problem or None,
-        "active_bytes": alive.active if alive else None,
-        "peak_bytes": alive.peak if alive else None,
-        "done": alive.done if alive else None,
-    }
+    return all(rank["status"] == "here" for rank in context_of(request).ranks())
 
 
 def _config(request: Request) -> answers.ConfigHealth:

@@ -21,7 +21,7 @@ def run(number: int, leader: str, place: str, config: Path | None, sets: Sequenc
         raise UsageError("there is no secret on the standard input", hint="omlx-server help rank")
     if place:
         take_place(place)
-    from omlx_server.process.rank import run_rank
+    from omlx_server.process.cluster.rank import run_rank
 
     run_rank(number, (host.strip("[]"), int(port)), secret, settings)
     return 0

@@ -16,7 +16,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten, tree_unflatten
 
-from omlx_server.compute.cluster.ranks import Ranks
+from omlx_server.compute.cluster.ranks import ConnectedRanks
 from omlx_server.compute.cluster.splitting import split
 from omlx_server.compute.cluster.stored import AxisSlice, StoredArray, read_slice, stored_arrays
 from omlx_server.compute.weights.reading import guarded_load
@@ -65,7 +65,7 @@ class _Sliced:
 
 
 def opening_part(
-    path: Path, ranks: Ranks, open_model: Open
+    path: Path, ranks: ConnectedRanks, open_model: Open
 ) -> Work[tuple[nn.Module, dict[str, Any]]]:
     """Open this rank's part and its config.json, in slices. Raises ModelUnavailable."""
     files = dict[str, mx.array]()
@@ -119,7 +119,7 @@ def _axes(whole: mx.array, part: mx.array) -> list[int]:
     return [axis for axis, (before, after) in sizes if before != after]
 
 
-def _taken(sliced: list[_Sliced], ranks: Ranks, open_model: Open) -> dict[str, mx.array]:
+def _taken(sliced: list[_Sliced], ranks: ConnectedRanks, open_model: Open) -> dict[str, mx.array]:
     copy, _ = open_model(lambda arrays: None)
     copy.update(tree_unflatten([(one.name, one.indices) for one in sliced]))
     split(copy, ranks)

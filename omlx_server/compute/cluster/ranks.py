@@ -7,38 +7,48 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import mlx.core as mx
 
 from omlx_server.compute.cluster.unblocking import PATIENCE_SECONDS, Unblocking
 from omlx_server.compute.hardware import device
+from omlx_server.core.blocks.block import PayloadId
+from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.record import Recalled, Record
+from omlx_server.core.cluster import commands
 from omlx_server.core.cluster.commands import Command
+from omlx_server.core.cluster.followers import Followers
 from omlx_server.core.cluster.hosts import Devices
+from omlx_server.core.crash import Crash
+from omlx_server.core.memory.shape import Decode, PrefillShape
+from omlx_server.core.ranks import Ranks
+from omlx_server.core.step import Chunk, SequenceId, Step
 from omlx_server.errors import ModelUnavailable, one_line
 
 
-@dataclass(slots=True, eq=False)
-class Ranks:
-    """This process's `rank` in a `group` of `size`. Rank 0 calls `tell` with each command before it
-    runs it. `by_layers`: the model is split by layers."""
+class ConnectedRanks(Ranks):
+    """This process's `rank` in a `group` of `size`. On rank 0, once it leads, each command goes to
+    the others. `by_layers`: the model is split by layers."""
 
-    rank: int
-    size: int
-    group: mx.distributed.Group
-    tell: Callable[[Command], None] = field(default=lambda command: None)
-    by_layers: bool = False
+    def __init__(self, rank: int, size: int, group: mx.distributed.Group) -> None:
+        self.rank = rank
+        self.size = size
+        self.leads = rank == 0
+        self.are_several = size > 1
+        self.group = group
+        self.by_layers = False
+        self.lead(lambda command: None)
 
-    @property
-    def leads(self) -> bool:
-        return self.rank == 0
+    def lead(self, tell: Callable[[Command], None]) -> None:
+        """Send the commands of rank 0 with `tell` from now on."""
+        self._tell = tell
+        self.followers = Followers(tell, self.size - 1)
 
-    def shared(self, tokens: mx.array) -> mx.array:
-        """Return rank 0's tokens on every rank. Rank 0 uses its own: without a neighbour a sum
-        holds garbage."""
+    def shared(self, tokens: mx.array) -> mx.array:  # type: ignore[override]
+        """Rank 0 uses its own tokens: without a neighbour a sum holds garbage."""
         local = tokens if self.leads else mx.zeros_like(tokens)
         shared = mx.distributed.all_sum(local, group=self.group)
         if self.by_layers:  # else only the rank that has the first layer would take part
@@ -50,7 +60,6 @@ class Ranks:
         return self._of_all(mx.distributed.all_min, number)
 
     def most(self, number: int) -> int:
-        """All ranks must call it. Waits."""
         return self._of_all(mx.distributed.all_max, number)
 
     def time_sums(self, nbytes: int, rounds: int) -> list[float]:
@@ -70,10 +79,75 @@ class Ranks:
         result: int = all_of_them.item()  # type: ignore[assignment]
         return result
 
+    def has_lost_one(self, error: Exception) -> bool:
+        return tells_of_loss(error)
+
+    # -- what the others are told --------------------------------------------------------
+
+    def decode(self, step: Step, drafts: Mapping[SequenceId, tuple[int, ...]]) -> None:
+        self._tell(commands.LaunchStep(commands.without_samples(step, drafts)))
+
+    def accept(self, right: Sequence[int], newest: Sequence[int]) -> None:
+        self._tell(commands.Accept(right, newest))
+
+    def prefill(self, step: Step, chunks: Sequence[Chunk]) -> None:
+        self._tell(commands.Chunks(commands.chunks_of(step, chunks)))
+
+    def reset(self, *, blocks: bool = False) -> None:
+        self._tell(commands.Reset(blocks))
+
+    def fail(self, crash: Crash) -> str:
+        return self.followers.fail(crash)
+
+    def feed_one_token(self) -> None:
+        self._tell(commands.OneToken())
+
+    def feed(self, tokens: int) -> None:
+        self._tell(commands.Width(tokens))
+
+    def probe(
+        self, kind: str, prefill: PrefillShape | None = None, decode: Decode | None = None
+    ) -> None:
+        self._tell(commands.ProbeForward(kind, prefill, decode))
+
+    def score(self, job: int, tokens: Sequence[int]) -> None:
+        self._tell(commands.Score(job, tokens))
+
+    def keep(self, cut: int, block: PayloadId | None, checkpoint: PayloadId | None) -> None:
+        self._tell(commands.CutIds(cut, block, checkpoint))
+
+    def drop(self, ids: Sequence[PayloadId]) -> None:
+        self._tell(commands.Drop(ids))
+
+    def tidy(self, *, wholly: bool) -> None:
+        self._tell(commands.Tidy(wholly))
+
+    def write(self, id: PayloadId, record: Record) -> None:
+        self._tell(commands.WritePayload(id, record))
+
+    def read(self, record: Record, patience: float) -> None:
+        self.followers.read(record, patience)
+
+    def takes(self, recalled: Recalled) -> bool:
+        self.followers.note_own_read(recalled)
+        return True
+
+    def complete_reads(self) -> Sequence[tuple[int, Recalled]]:
+        return self.followers.take_complete()
+
+    def promote(self, read: int, id: PayloadId | None) -> None:
+        self._tell(commands.Promote(read, id))
+
+    def clear(self, keys: Sequence[BlockKey] | None) -> None:
+        self._tell(commands.Clear(keys))
+
+    def clear_all(self) -> None:
+        self._tell(commands.ClearAll())
+
 
 def form(
     addresses: Sequence[Sequence[str]], rank: int, backend: str = "ring", rdma: Devices = ()
-) -> Ranks:
+) -> ConnectedRanks:
     """Connect with the other ranks, once in a process. `addresses` are each rank's "IP:port"s,
     `rdma` the devices for "jaccl". Raises ModelUnavailable, or TimeoutError if a rank is
     missing; then this process can't join a group."""
@@ -90,7 +164,7 @@ def form(
                 raise ModelUnavailable(message) from error
     if unblocking is not None and unblocking.was_late:
         raise TimeoutError(f"the ranks were not connected within {PATIENCE_SECONDS:.0f} s")
-    return Ranks(group.rank(), group.size(), group)
+    return ConnectedRanks(group.rank(), group.size(), group)
 
 
 def tells_of_loss(error: Exception) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import mlx.nn as nn
 
 from omlx_server.compute.caches import new_caches
-from omlx_server.compute.cluster.ranks import Ranks
+from omlx_server.compute.cluster.ranks import ConnectedRanks
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.errors import ModelUnavailable
 
@@ -16,7 +16,7 @@ _HEADS = {
 }
 
 
-def split(model: nn.Module, ranks: Ranks) -> None:
+def split(model: nn.Module, ranks: ConnectedRanks) -> None:
     """Leave this rank's part of a lazy model. Raises ModelUnavailable."""
     inner: Any = getattr(model, "model", None)
     try:

@@ -1,9 +1,8 @@
 """Loads a model directory into memory. Mlx thread."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.architectures import gemma3, idefics3
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import members
-from omlx_server.compute.cluster.part import Arrays, opening_part
-from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint, together_fingerprint
@@ -31,6 +28,7 @@ from omlx_server.compute.vision.weights import loading_tower
 from omlx_server.compute.weights.files import view_of
 from omlx_server.compute.weights.reading import guarded_load, reading
 from omlx_server.core.model_files.quantization import own_quantization
+from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.core.work import Work, finish
 from omlx_server.errors import ModelUnavailable
@@ -55,7 +53,7 @@ class ModelDims:
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedModel:
     """A model with its weights in memory. `fingerprint` covers weights, config and tokenizer.
-    `drafter` is the other model of a pair. With `ranks` it is one rank's part."""
+    `drafter` is the other model of a pair. Of several `ranks` it is one rank's part."""
 
     model: nn.Module
     dims: ModelDims
@@ -66,7 +64,7 @@ class LoadedModel:
     vision: Vision | None = None
     why_no_vision: str = ""
     adapters: AdapterStore = field(default_factory=AdapterStore)
-    ranks: Ranks | None = None
+    ranks: Ranks = ALONE
 
     @property
     def has_vision(self) -> bool:
@@ -97,7 +95,9 @@ def loading(
 ) -> Work[LoadedModel]:
     """Load as `load`, in slices. `known_as` is the fingerprint, if computed. A tower that can't
     be loaded leaves a warning."""
-    model, config, dims = yield from _reading(path, scheme)
+    dispatch.install()
+    model, config = guarded_load(path, lambda: open_model(path))
+    dims = yield from reading_model(model, config, path, scheme)
     known_as = known_as or fingerprint(path, notes)
     verifies = verifies_drafts(model)
     vision_part, why_no_vision = (yield from _vision(model, config, path)) if vision else (None, "")
@@ -109,29 +109,15 @@ def loading(
     )
 
 
-def loading_part(
-    path: Path, ranks: Ranks, known_as: str, scheme: Scheme | None = None
-) -> Work[LoadedModel]:
-    """Load this rank's part of a model. Its fingerprint names the rank."""
-    model, _, dims = yield from _reading(path, scheme, ranks)
-    part_fingerprint = together_fingerprint(known_as, f"rank {ranks.rank} of {ranks.size}")
-    verifies = verifies_drafts(model)
-    return LoadedModel(model, dims, part_fingerprint, weight_bytes(model), verifies, ranks=ranks)
-
-
 def open_lazily(path: Path) -> nn.Module:
     """Raises ModelUnavailable."""
-    return guarded_load(path, lambda: _open(path))[0]
+    return guarded_load(path, lambda: open_model(path))[0]
 
 
-def _reading(
-    path: Path, scheme: Scheme | None, ranks: Ranks | None = None
-) -> Work[tuple[nn.Module, dict[str, Any], ModelDims]]:
-    dispatch.install()
-    if ranks is None:
-        model, config = guarded_load(path, lambda: _open(path))
-    else:
-        model, config = yield from opening_part(path, ranks, partial(_open, path))
+def reading_model(
+    model: nn.Module, config: dict[str, Any], path: Path, scheme: Scheme | None
+) -> Work[ModelDims]:
+    """Read an opened model's weights, and give it caches of `scheme`."""
     yield
     yield from reading(model, path)
     if scheme is not None:
@@ -141,7 +127,7 @@ def _reading(
     yield
     dims = guarded_load(path, lambda: read_dims(model, config))
     yield
-    return model, config, dims
+    return dims
 
 
 def _vision(
@@ -172,9 +158,10 @@ def _with_heads(
     return headed, together_fingerprint(known_as, "heads")
 
 
-def _open(
-    path: Path, tell: Callable[[Arrays], None] | None = None
+def open_model(
+    path: Path, tell: Callable[[Mapping[str, mx.array]], None] | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:
+    """Open a model with lazy arrays. `tell` receives those of its files, by name."""
 
     def classes(config: dict[str, Any]) -> tuple[Callable[[Any], nn.Module], Any]:
         if quantization := own_quantization(config):
@@ -196,7 +183,7 @@ def _open(
 
 
 def _telling(
-    made: Callable[[Any], nn.Module], tell: Callable[[Arrays], None]
+    made: Callable[[Any], nn.Module], tell: Callable[[Mapping[str, mx.array]], None]
 ) -> Callable[[Any], nn.Module]:
     """Wrap a class so that `tell` receives the arrays that mlx-lm sanitizes, once."""
 
@@ -204,7 +191,7 @@ def _telling(
         model: Any = made(args)
         sanitize = getattr(model, "sanitize", dict)
 
-        def telling(weights: Arrays) -> Any:
+        def telling(weights: Mapping[str, mx.array]) -> Any:
             del model.sanitize
             tell(weights)
             return sanitize(weights)

@@ -7,9 +7,7 @@ import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.cluster.ranks import Ranks
 from omlx_server.compute.codecs.registry import codec_of, leaves
-from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
@@ -44,11 +42,3 @@ def layers_held(short: Caches) -> tuple[LayerKv, ...]:
         layer = codec_of(leaf).layer_kv(leaf) if leaf.nbytes else LayerKv(Keeps.CONSTANT, 0)
         counts[layer] = counts.get(layer, 0) + 1
     return tuple(replace(layer, count=count) for layer, count in counts.items())
-
-
-def room_of_all(loaded: LoadedModel, ranks: Ranks, room: int) -> int:
-    """Return how many of its `room` bytes this rank may use. All ranks call this at the same
-    time."""
-    token: int = max(1, sum(leaf.nbytes for leaf in leaves(one_token(loaded.model))))
-    most = ranks.most(token)
-    return max(0, ranks.least(room)) * token // most

@@ -10,7 +10,6 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel, ModelDims
 from omlx_server.compute.planning.filled import layers_of
-from omlx_server.core.cluster.commands import OneToken
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.shape import ModelShape, TileSizes
 
@@ -19,8 +18,7 @@ _NARROW = ("float16", "bfloat16")
 
 def shape_of(loaded: LoadedModel) -> ModelShape:
     """Return a loaded model's shape. Runs it on one token. Raises CannotFill."""
-    if loaded.ranks is not None:
-        loaded.ranks.tell(OneToken())
+    loaded.ranks.feed_one_token()
     shape = _shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
     if loaded.drafter is None:
         return shape

@@ -14,7 +14,6 @@ from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.filled import filled, layers_held, one_token
 from omlx_server.compute.prefill import Prefilled, Prefiller
-from omlx_server.core.cluster.commands import ProbeForward
 from omlx_server.core.memory.kv import Keeps, grows
 from omlx_server.core.memory.shape import Decode, PrefillShape
 from omlx_server.core.request import RequestId, SamplingParams
@@ -56,7 +55,7 @@ class ForwardProbe:
     def __init__(self, loaded: LoadedModel, chunk: int = 256) -> None:
         self.model = loaded.model
         self._ranks = loaded.ranks
-        self._tell("new")
+        self._ranks.probe("new")
         self._vocab = loaded.dims.vocab
         self._chunk = chunk
         self._short = one_token(loaded.model)
@@ -64,23 +63,12 @@ class ForwardProbe:
         self.batchable = not cache_ops.why_alone(loaded.model)
         self._spare = all(layer.keeps is not Keeps.PADDED for layer in layers_held(self._short))
 
-    def run(self, probe: ProbeForward) -> None:
-        match probe:
-            case ProbeForward("prefill", PrefillShape() as prefill):
-                self.prefill(prefill)
-            case ProbeForward("prefill_seconds", PrefillShape() as prefill):
-                self.prefill_seconds(prefill)
-            case ProbeForward("decode", _, Decode() as decode):
-                self.decode(decode)
-            case ProbeForward("layers", _, Decode() as decode):
-                self.layers(decode)
-
     def prefill(self, prefill: PrefillShape) -> Peak:
-        self._tell("prefill", prefill)
+        self._ranks.probe("prefill", prefill)
         return self.measured(self._forward(prefill))
 
     def prefill_seconds(self, prefill: PrefillShape) -> float:
-        self._tell("prefill_seconds", prefill)
+        self._ranks.probe("prefill_seconds", prefill)
         run = self._forward(prefill)
         mx.synchronize()
         begun = time.perf_counter()
@@ -98,7 +86,7 @@ class ForwardProbe:
         return partial(prefiller.run, chunks)
 
     def decode(self, decode: Decode) -> Peak:
-        self._tell("decode", decode=decode)
+        self._ranks.probe("decode", decode=decode)
         if not decode.grows:
             return self._steady(decode)
         batch = self._full(decode.rows, decode.context)
@@ -116,7 +104,7 @@ class ForwardProbe:
 
     def layers(self, decode: Decode) -> Peak:
         """Measure one decode without its logits, which would hide the layers."""
-        self._tell("layers", decode=decode)
+        self._ranks.probe("layers", decode=decode)
         batch = self.batch(decode.rows, decode.context)
         tokens = mx.zeros((decode.rows, 1), dtype=mx.int32)
         mx.eval(tokens)
@@ -130,15 +118,9 @@ class ForwardProbe:
     def measured(self, run: Callable[[], object]) -> Peak:
         run_peak, own = measured(run), self._own_bytes
         peak = run_peak.peak
-        if self._ranks is not None:  # plan for the rank that takes the most
+        if self._ranks.are_several:  # plan for the rank that takes the most
             peak = max(run_peak.before, run_peak.after) + self._ranks.most(run_peak.transient)
         return Peak(run_peak.before - own, run_peak.after - own, peak - own)
-
-    def _tell(
-        self, kind: str, prefill: PrefillShape | None = None, decode: Decode | None = None
-    ) -> None:
-        if self._ranks is not None:
-            self._ranks.tell(ProbeForward(kind, prefill, decode))
 
     def batch(self, rows: int, context: int) -> LiveBatch:
         """Return rows that have decoded once, whose next decode attends to `context` tokens."""

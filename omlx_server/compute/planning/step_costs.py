@@ -10,8 +10,7 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.cluster.ranks import Ranks
-from omlx_server.core.cluster.commands import Width
+from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.speculation.depth import StepCosts
 from omlx_server.core.work import Work
 
@@ -30,12 +29,11 @@ Fresh = Callable[[], Forward]
 """Makes a forward with fresh caches, which is not timed."""
 
 
-def forward_of(model: nn.Module, ranks: Ranks | None = None) -> Fresh:
+def forward_of(model: nn.Module, ranks: Ranks = ALONE) -> Fresh:
     """Return forwards of a model alone. The first of `ranks` makes the others run them too."""
 
     def forward(caches: Caches, tokens: mx.array) -> mx.array:
-        if ranks is not None:
-            ranks.tell(Width(tokens.shape[1]))
+        ranks.feed(tokens.shape[1])
         logits: mx.array = model(tokens, cache=caches)
         return logits
 

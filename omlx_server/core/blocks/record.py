@@ -70,3 +70,18 @@ class PackedArrays:
     @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """The result of a read: the block, of a file of `nbytes`, or the `reason` why there is none."""
+
+    record: Record
+    packed: PackedArrays | None = None
+    reason: str = ""
+    nbytes: int = 0
+    seconds: float = 0.0
+
+
+PASSING = ("timeout", "unreachable")
+"""Reasons that say nothing about the block itself."""

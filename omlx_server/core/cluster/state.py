@@ -34,7 +34,3 @@ class ClusterReport:
 
     ranks: Sequence[RankState]
     restarts: int = 0
-
-    @property
-    def is_whole(self) -> bool:
-        return all(state.status is RankStatus.HERE for state in self.ranks)

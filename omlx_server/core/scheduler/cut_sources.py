@@ -18,7 +18,7 @@ class CutSources:
         self._steps[-1].update({cut.number: source for cut in cuts})
 
     def end_step(self) -> None:
-        """Later cuts belong to the next step."""
+        """Later cuts belong to the next step. Steps without cuts need no call."""
         self._steps.append({})
 
     def take(self, cut: Cut) -> TokenSource:

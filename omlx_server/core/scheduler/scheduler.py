@@ -169,7 +169,8 @@ class Scheduler:
         self.prefill_order.note_plan(rows, plan.prompts, plan.chunks)
         if not (drops or rows or plan.chunks):
             return None
-        queues.cut_sources.end_step()
+        if tails or row_cuts or plan.chunks:
+            queues.cut_sources.end_step()
         return Step(
             drops=drops,
             tails=tails,

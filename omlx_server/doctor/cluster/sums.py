@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from omlx_server.compute.cluster.ranks import Ranks, form
+from omlx_server.compute.cluster.ranks import ConnectedRanks, form
 from omlx_server.compute.cluster.splitting import split
 from omlx_server.compute.model.loader import open_lazily
 from omlx_server.errors import ModelUnavailable, one_line
@@ -33,7 +33,7 @@ def main() -> int:
     return 0
 
 
-def why_not_split(path: Path, ranks: Ranks) -> str:
+def why_not_split(path: Path, ranks: ConnectedRanks) -> str:
     try:
         split(open_lazily(path), ranks)
     except ModelUnavailable as error:

@@ -105,7 +105,7 @@ class PrefixArchives:
             lambda instance: (
                 instance.cache.namespace,
                 instance.cache.layout,
-                instance.followers is not None,
+                instance.ranks.are_several,
             )
         )
         if parted:

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 from omlx_server.compute.caches import Caches, new_caches
 from omlx_server.compute.launched import CutPayload, Launched
@@ -20,13 +20,13 @@ from omlx_server.compute.score import launch_slice
 from omlx_server.compute.verify import Verifying
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.record import Record
+from omlx_server.core.blocks.record import Recalled, Record
 from omlx_server.core.cluster import commands
 from omlx_server.core.cluster.commands import Command, with_contexts
 from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.memory.shape import Decode, PrefillShape
 from omlx_server.core.step import Step
 from omlx_server.store.cold import ColdTier
-from omlx_server.store.worker import Recalled
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
@@ -57,9 +57,12 @@ class Follower:
         self._reading: dict[BlockKey, list[int]] = {}
         self._came: dict[int, Payload] = {}
         self._verifying: Launched | None = None
-        self._bench: ForwardProbe | None = None
         self._scoring: dict[int, Caches] = {}
         self._polled = 0.0
+
+    @cached_property
+    def _bench(self) -> ForwardProbe:
+        return ForwardProbe(self._loaded)
 
     def do(self, command: Command) -> None:
         """Do a command. Raises OutOfStep, or whatever the work raises."""
@@ -76,8 +79,8 @@ class Follower:
                 self._score(number, tokens)
             case commands.OneToken():
                 one_token(self._loaded.model)
-            case commands.ProbeForward():
-                self._probe(command)
+            case commands.ProbeForward(kind, prefill, decode):
+                self._probe(kind, prefill or decode)
             case commands.Width(tokens):
                 seconds_of(forward_of(self._loaded.target), tokens)
             case _:
@@ -229,8 +232,15 @@ class Follower:
         caches = self._scoring.setdefault(number, new_caches(model))
         launch_slice(model, caches, tokens)
 
-    def _probe(self, probe: commands.ProbeForward) -> None:
-        if probe.kind == "new" or self._bench is None:
-            self._bench = ForwardProbe(self._loaded)
-        else:
-            self._bench.run(probe)
+    def _probe(self, kind: str, shape: PrefillShape | Decode | None) -> None:
+        match kind, shape:
+            case "prefill", PrefillShape():
+                self._bench.prefill(shape)
+            case "prefill_seconds", PrefillShape():
+                self._bench.prefill_seconds(shape)
+            case "decode", Decode():
+                self._bench.decode(shape)
+            case "layers", Decode():
+                self._bench.layers(shape)
+            case _:
+                self._bench = ForwardProbe(self._loaded)

@@ -5,12 +5,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from omlx_server.compute.cluster.ranks import Ranks
+from omlx_server.compute.cluster.loading import loading_part, room_of_all
+from omlx_server.compute.cluster.ranks import ConnectedRanks
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.fingerprint import fingerprint
-from omlx_server.compute.model.loader import loading_part
 from omlx_server.compute.payload import BlockCodec
-from omlx_server.compute.planning.filled import room_of_all
 from omlx_server.compute.quantise import make_scheme
 from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.cluster.handshake import Welcome
@@ -51,7 +50,7 @@ def _fingerprint(path: Path, welcome: Welcome, settings: Settings) -> str:
 def load_part(
     path: Path,
     welcome: Welcome,
-    ranks: Ranks,
+    ranks: ConnectedRanks,
     settings: Settings,
     answer: Callable[[object], None],
     wake: Callable[[], None],
@@ -73,7 +72,9 @@ def load_part(
     return Follower(loaded, codec, cold, namespace, answer)
 
 
-def _cold(welcome: Welcome, settings: Settings, ranks: Ranks, queue: int) -> ColdTier | None:
+def _cold(
+    welcome: Welcome, settings: Settings, ranks: ConnectedRanks, queue: int
+) -> ColdTier | None:
     if not welcome.has_cold:
         return None
     cold_dir = settings.cache.cold_dir
@@ -82,5 +83,5 @@ def _cold(welcome: Welcome, settings: Settings, ranks: Ranks, queue: int) -> Col
     return make_cold_tier(apart, Pins(), None, queue)
 
 
-def _part(ranks: Ranks) -> str:
+def _part(ranks: ConnectedRanks) -> str:
     return f"rank {ranks.rank} of {ranks.size}"

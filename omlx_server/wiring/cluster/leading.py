@@ -2,16 +2,19 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from omlx_server.compute.cluster.ranks import Ranks, form
+from omlx_server.compute.cluster.loading import loading_part, room_of_all
+from omlx_server.compute.cluster.ranks import ConnectedRanks, form
 from omlx_server.compute.hardware import device
+from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.compute.quantise import make_scheme
 from omlx_server.core.cluster.handshake import Alive, Welcome
 from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.core.work import Work
-from omlx_server.engine.cluster.followers import Followers
 from omlx_server.errors import ModelUnavailable, OmlxError
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
@@ -21,6 +24,7 @@ from omlx_server.wiring.cluster.options import GatheringOptions
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.01
+_NO_IMAGES = "several machines compute it"
 _SAY_SECONDS = 10.0
 # A rank whose answer is older may be gone unnoticed.
 _FRESH_SECONDS = 3.0
@@ -34,9 +38,8 @@ class LeadingCluster:
     def __init__(self, options: GatheringOptions, backend: str) -> None:
         self.gathering = Gathering(options)
         self._backend = backend
-        self._ranks: Ranks | None = None
+        self._ranks: ConnectedRanks | None = None
         self._path: Path | None = None
-        self.followers: Followers | None = None
 
     def claims(self, located: Located) -> bool:
         """Return whether the cluster computes this model: the first one asked about."""
@@ -51,7 +54,25 @@ class LeadingCluster:
         here = RankState(0, host, RankStatus.HERE, self.gathering.problem, alive)
         return [here, *self.gathering.states]
 
-    def joining(self, located: Located, known_as: str, settings: Settings) -> Work[Ranks]:
+    def loading(
+        self,
+        located: Located,
+        known_as: str,
+        settings: Settings,
+        limit: int,
+        wake: Callable[[], None],
+    ) -> Work[tuple[LoadedModel, int]]:
+        """Load rank 0's part. Return it and how much of `limit` bytes it may use: what every rank
+        has. `wake` is called when a rank has answered."""
+        ranks = yield from self.joining(located, known_as, settings)
+        ranks.followers.wake = wake
+        kv = settings.kv_cache_of(located.names)
+        scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
+        loaded = yield from loading_part(located.path, ranks, known_as, scheme)
+        room = room_of_all(loaded, ranks, limit - loaded.weight_bytes)
+        return replace(loaded, why_no_vision=_NO_IMAGES), loaded.weight_bytes + room
+
+    def joining(self, located: Located, known_as: str, settings: Settings) -> Work[ConnectedRanks]:
         """Wait until all ranks have the model, and connect them."""
         kv = settings.kv_cache_of(located.names)
         self.gathering.begin(
@@ -69,10 +90,9 @@ class LeadingCluster:
         addresses = yield from self._all_there()
         ranks = self._ranks = self._ranks or self._connected(addresses)
         self.gathering.mark_formed()
-        ranks.tell = self.gathering.tell
-        self.followers = Followers(self.gathering.tell, ranks.size - 1)
-        self.followers.step_failed = self.gathering.step_failed
-        self.gathering.found = self.followers.receive
+        ranks.lead(self.gathering.tell)
+        ranks.followers.step_failed = self.gathering.step_failed
+        self.gathering.found = ranks.followers.receive
         return ranks
 
     def outliving(self, work: Work[A]) -> Work[A]:
@@ -103,7 +123,7 @@ class LeadingCluster:
                 if addresses is not None:
                     return addresses
 
-    def _connected(self, addresses: Sequence[Sequence[str]]) -> Ranks:
+    def _connected(self, addresses: Sequence[Sequence[str]]) -> ConnectedRanks:
         try:
             ranks = form(addresses, 0, self._backend, self.gathering.options.rdma)
         except TimeoutError as error:

@@ -21,6 +21,7 @@ from omlx_server.settings.sections import (
 from omlx_server.wiring.context import make_context
 from omlx_server.wiring.encoders import FoundEncoders
 from omlx_server.wiring.known import KnownModels
+from omlx_server.wiring.model_factory import InstanceFactory
 from omlx_server.wiring.open_models import Opened, begin, open_models
 
 NOWHERE = Path("/nowhere")
@@ -64,7 +65,7 @@ async def inside(
     failures: list[str] = []
     known = KnownModels(settings, chat, found)
     async with AsyncExitStack() as stack:
-        opened = await open_models(settings, known, failures.append, stack)
+        opened = await open_models(InstanceFactory(settings), known, failures.append, stack)
         models = opened.models
         if patience is not None:
             models.pool.patience = patience

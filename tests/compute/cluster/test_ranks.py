@@ -7,7 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute.cluster.ranks import Ranks, environment, form
+from omlx_server.compute.cluster.ranks import ConnectedRanks, environment, form
 from omlx_server.errors import ModelUnavailable
 
 ADDRESSES = (("10.0.0.1:7000", "10.0.1.1:7001"), ("10.0.0.2:7002",))
@@ -51,5 +51,5 @@ def test_rank_0_looks_up_its_own_tokens_whatever_a_broken_ring_gives(
     monkeypatch.setattr(mx.distributed, "all_sum", lambda own, group: broken)
     tokens = mx.array([3, 4])
     group = mx.distributed.init(backend="any")
-    assert Ranks(0, 2, group).shared(tokens).tolist() == [3, 4]
-    assert Ranks(1, 2, group).shared(tokens).tolist() == broken.tolist()
+    assert ConnectedRanks(0, 2, group).shared(tokens).tolist() == [3, 4]
+    assert ConnectedRanks(1, 2, group).shared(tokens).tolist() == broken.tolist()

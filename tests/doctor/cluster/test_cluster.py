@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.compute.cluster.ranks import Ranks
+from omlx_server.compute.cluster.ranks import ConnectedRanks
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.doctor.cluster import check, findings, sums
@@ -74,7 +74,7 @@ def test_the_time_of_a_sum_bounds_the_tokens_of_an_answer() -> None:
 def test_a_model_that_can_not_be_split_over_the_ranks_is_named(tmp_path: Path) -> None:
     save_tiny(tmp_path, "llama")  # 4 heads, 2 of keys and values
     group: Any = None
-    why = sums.why_not_split(tmp_path, Ranks(0, 3, group))
+    why = sums.why_not_split(tmp_path, ConnectedRanks(0, 3, group))
     assert why == "its 4 attention heads can't be shared out to 3 ranks, but to 2"
     found = findings.not_split("m", why)
     assert (found.level, found.what) == (Level.FAIL, "group")

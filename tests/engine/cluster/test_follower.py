@@ -2,10 +2,13 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
+from omlx_server.compute.cluster.ranks import ConnectedRanks
 from omlx_server.compute.payload import BlockCodec
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.core.blocks.block import PayloadId
@@ -13,6 +16,7 @@ from omlx_server.core.blocks.keys import root_key
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cluster import commands
 from omlx_server.core.cluster.commands import Command
+from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, Cut, SequenceId, Step
 from omlx_server.engine.cluster.follower import Follower, OutOfStep
@@ -31,8 +35,10 @@ def answers() -> list[object]:
     return []
 
 
-def follower_of(cold: ColdTier | None, answer: Callable[[object], None]) -> Follower:
-    loaded = load(Scenario("llama"))
+def follower_of(
+    cold: ColdTier | None, answer: Callable[[object], None], ranks: Ranks = ALONE
+) -> Follower:
+    loaded = replace(load(Scenario("llama")), ranks=ranks)
     codec = BlockCodec.of(loaded.model, len(TOKENS))
     return Follower(loaded, codec, cold, "rank 1", answer)
 
@@ -114,7 +120,8 @@ def test_a_prompt_that_fails_since_a_rank_is_gone_leaves_no_traceback(
 
     monkeypatch.setattr(Prefiller, "run", run)
     with pytest.raises(RuntimeError, match="a peer was lost"):
-        write_block(follower_of(None, lambda answer: None))
+        ranks = ConnectedRanks(1, 2, mx.distributed.init(backend="any"))
+        write_block(follower_of(None, lambda answer: None, ranks))
     assert not caplog.records
 
 

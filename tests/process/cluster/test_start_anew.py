@@ -7,12 +7,12 @@ from tests.cli.program import ROOT
 
 LOST = """
 import socket, sys
-from omlx_server.process import cluster
-cluster._LEAST_SECONDS = cluster._LAST_WORDS_SECONDS = 0
+from omlx_server.process.cluster import leader
+leader._LEAST_SECONDS = leader._LAST_WORDS_SECONDS = 0
 sys.executable = "/nowhere/python"
 drain = lambda seconds: print("drains for", seconds, flush=True)
 stops = sys.argv[1] == "stops"
-cluster._start_anew(socket.create_server(("127.0.0.1", 0)), drain, lambda: stops)
+leader._start_anew(socket.create_server(("127.0.0.1", 0)), drain, lambda: stops)
 """
 
 

@@ -1,4 +1,4 @@
-"""Metrics of the ranks of a cluster, without samples where there is none."""
+"""The ranks of a cluster in health and metrics."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,16 +6,15 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from omlx_server.api.metric_helpers import OWN, counters, gauges
-from omlx_server.core.cluster.state import ClusterReport, RankStatus
+from omlx_server.api.rank_health import RankHealth
+from omlx_server.core.cluster.state import ClusterReport, RankState, RankStatus
 
 _RANK = "rank"
 
 
-def no_cluster() -> ClusterReport | None:
-    return None
-
-
 class ClusterMetrics(Collector):
+    """Without samples where there is no cluster."""
+
     def __init__(self, report: Callable[[], ClusterReport | None]) -> None:
         self._report = report
 
@@ -43,3 +42,20 @@ class ClusterMetrics(Collector):
             (),
             restarts,
         )
+
+
+def rank_health(report: ClusterReport | None) -> list[RankHealth]:
+    return [_rank(state) for state in report.ranks] if report is not None else []
+
+
+def _rank(state: RankState) -> RankHealth:
+    alive = state.alive
+    return {
+        "rank": state.rank,
+        "host": state.host,
+        "status": state.status.value,
+        "problem": state.problem or None,
+        "active_bytes": alive.active if alive else None,
+        "peak_bytes": alive.peak if alive else None,
+        "done": alive.done if alive else None,
+    }

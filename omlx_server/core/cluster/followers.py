@@ -7,16 +7,12 @@ from queue import Empty, SimpleQueue
 
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.record import Record
+from omlx_server.core.blocks.record import PASSING, Recalled, Record
 from omlx_server.core.cluster.commands import Command, PayloadRead, Promote, ReadPayload
 from omlx_server.core.crash import Crash
-from omlx_server.store.cold import PASSING
-from omlx_server.store.worker import Recalled
+from omlx_server.core.ranks import NOT_ON_EVERY_RANK
 
 _log = logging.getLogger(__name__)
-
-NOT_ON_EVERY_RANK = "not on every rank"
-"""Reason for a miss where another rank has lost its part."""
 
 
 class _Reading:

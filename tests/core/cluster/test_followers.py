@@ -4,11 +4,11 @@ import pytest
 
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.record import PackedArrays, Record
+from omlx_server.core.blocks.record import PackedArrays, Recalled, Record
 from omlx_server.core.cluster.commands import Command, PayloadRead, Promote, ReadPayload
+from omlx_server.core.cluster.followers import Followers
 from omlx_server.core.crash import Crash
-from omlx_server.engine.cluster.followers import NOT_ON_EVERY_RANK, Followers
-from omlx_server.store.worker import Recalled
+from omlx_server.core.ranks import NOT_ON_EVERY_RANK
 
 RECORD = Record("space", BlockKey(b"parent"), 0, (1, 2))
 PACKED = PackedArrays((), ())

@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
-from omlx_server.compute.cluster.ranks import Ranks, form, tells_of_loss
+from omlx_server.compute.cluster.ranks import ConnectedRanks, form, tells_of_loss
 from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.commands import Closing
 from omlx_server.core.cluster.handshake import (
@@ -79,7 +79,7 @@ class _Rank:
         self._settings = settings
         self._welcome: Welcome | None = None
         self._path = Path()
-        self._ranks: Ranks | None = None
+        self._ranks: ConnectedRanks | None = None
         self._follower: Follower | None = None
         self._done = 0
 

@@ -1,0 +1,1 @@
+"""The process of each rank of a cluster."""
