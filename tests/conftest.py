@@ -1,8 +1,11 @@
-"""What all tests share: an admin token, signals, and a heap that is not looked through again."""
+"""What all tests share: an admin token, signals, a heap that is not looked through again, and
+which cases run."""
 
 import gc
 import os
 import signal
+
+import pytest
 
 from tests.heap import Heap
 
@@ -35,3 +38,16 @@ def pytest_collection_finish() -> None:
 
 def pytest_runtest_logstart(nodeid: str) -> None:
     HEAP.begin(nodeid.partition("::")[0])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--wide", action="store_true", help="run all cases of the sweeps")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--wide"):
+        return
+    wide = [item for item in items if item.get_closest_marker("wide")]
+    if wide:
+        config.hook.pytest_deselected(items=wide)
+        items[:] = [item for item in items if not item.get_closest_marker("wide")]
