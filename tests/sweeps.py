@@ -1,5 +1,5 @@
-"""Sweeps: the same law for many kinds and seeds. The tests of every day take one case of each value;
-`--wide` takes all of them."""
+"""Sweeps: the same law for many kinds and seeds. The tests of every day take one case of each
+value; `--wide` takes all of them."""
 
 from collections.abc import Iterable, Sequence
 from itertools import product
