@@ -27,9 +27,9 @@ from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.speculation.speculation import DraftController
 from omlx_server.core.step import SequenceId, Step, StepResult
 from omlx_server.engine.decode_times import DecodeTimes
+from omlx_server.engine.memory.account import MemoryWatch
 from omlx_server.engine.memory.adapters import LoadedAdapters
 from omlx_server.engine.memory.image_features import KeptFeatures
-from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.tiers import Tiers
 from omlx_server.store.cold import ColdTier
 

@@ -18,8 +18,7 @@ from omlx_server.core.memory.shape import Decode, PrefillShape, StepShape
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.work import Work
-from omlx_server.engine.memory.account import MemoryShare
-from omlx_server.engine.memory.watch import MemoryWatch
+from omlx_server.engine.memory.account import MemoryShare, MemoryWatch
 from omlx_server.settings import Settings
 
 # The hot tier leaves room for a step of sequences with so many earlier tokens.

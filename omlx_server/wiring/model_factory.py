@@ -32,9 +32,8 @@ from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.speculation import DraftController, DrafterRecord
 from omlx_server.core.work import Work
-from omlx_server.engine.memory.account import MemoryAccount, MemoryShare
+from omlx_server.engine.memory.account import MemoryAccount, MemoryShare, MemoryWatch
 from omlx_server.engine.memory.adapters import AdapterLimits
-from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pin_board import PinBoard
 from omlx_server.models.locate import Located

@@ -25,9 +25,8 @@ from omlx_server.core.request import Rejected, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler.limits import SMALLEST_CHUNK
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.work import Work
-from omlx_server.engine.memory.account import MemoryAccount
+from omlx_server.engine.memory.account import MemoryAccount, MemoryWatch
 from omlx_server.engine.memory.reservations import JobRoom
-from omlx_server.engine.memory.watch import MemoryWatch
 from omlx_server.engine.messages import (
     Accepted,
     Cancel,

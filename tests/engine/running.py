@@ -15,8 +15,7 @@ from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.step import Step
 from omlx_server.engine.client.generation import Generation, now
-from omlx_server.engine.memory.account import MemoryAccount
-from omlx_server.engine.memory.watch import MemoryWatch
+from omlx_server.engine.memory.account import MemoryAccount, MemoryWatch
 from omlx_server.engine.model_instance import ModelInstance
 from tests.engine.alone import Alone
 from tests.tiny_models import load_tiny

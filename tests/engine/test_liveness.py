@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from omlx_server.compute.hardware import device_policy
 from omlx_server.core.blocks.lookup import PrefixHandle
-from omlx_server.core.cold.waiting import ColdWaits
+from omlx_server.core.cold.read_ahead import ColdWaits
 from omlx_server.core.memory.guard import Caches, MemoryGuard
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache

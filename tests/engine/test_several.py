@@ -16,7 +16,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.engine.client.model_client import GeneratorClient
-from omlx_server.engine.memory.watch import MemoryWatch
+from omlx_server.engine.memory.account import MemoryWatch
 from omlx_server.engine.messages import EngineState
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.tiers import Tiers

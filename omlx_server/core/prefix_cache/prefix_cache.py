@@ -19,9 +19,8 @@ from omlx_server.core.blocks.pins import Pin, PinnedBlocks, Pins, checkpoints_to
 from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.blocks.restore import PrefixMatch, find, to_go_on_from
 from omlx_server.core.cold.index import ColdIndex
-from omlx_server.core.cold.read_ahead import ReadAhead
+from omlx_server.core.cold.read_ahead import ReadAhead, comes_early
 from omlx_server.core.cold.recall import RecallPrompt, reach
-from omlx_server.core.cold.waiting import comes_early
 from omlx_server.core.prefix_cache.cuts import Cutter, checkpoint_branches, checkpoints_of
 from omlx_server.core.prefix_cache.eviction import Eviction, HotBudget
 from omlx_server.core.prefix_cache.misses import Misses

@@ -4,16 +4,35 @@ waiting --> active --> running --> finishing --> gone
    ^-----------+-----> preempted
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
 from omlx_server.core.clients import may_wait
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request, RequestId
-from omlx_server.core.scheduler.cut_sources import CutSources
-from omlx_server.core.scheduler.sequence import PrefillState, Sequence
-from omlx_server.core.step import Chunk, RowCut, SequenceId
+from omlx_server.core.scheduler.sequence import PrefillState, Sequence, TokenSource
+from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId
+
+
+class CutSources:
+    """The sources of planned cuts, until their steps are done: a step is done before the second
+    one after it is planned."""
+
+    def __init__(self) -> None:
+        self._steps = deque[dict[int, TokenSource]]([{}], maxlen=3)
+
+    def note(self, cuts: Iterable[Cut], source: TokenSource) -> None:
+        self._steps[-1].update({cut.number: source for cut in cuts})
+
+    def end_step(self) -> None:
+        """Later cuts belong to the next step. Steps without cuts need no call."""
+        self._steps.append({})
+
+    def take(self, cut: Cut) -> TokenSource:
+        """Raises KeyError for a cut that was not noted."""
+        step = next((step for step in self._steps if cut.number in step), {})
+        return step.pop(cut.number)
 
 
 class SequenceQueues:
@@ -274,3 +293,32 @@ def exhausted(rows: Iterable[Sequence]) -> list[Sequence]:
 
 def _most_rows(most: int, clients: int) -> int:
     return most + min(most // 2, clients - 1)
+
+
+AHEAD = 32
+"""The number of tokens per row for which memory is checked in advance."""
+
+
+class Steadiness:
+    """Tells when a look at the memory can be skipped: it sufficed, and nobody came or went."""
+
+    def __init__(self, queues: SequenceQueues) -> None:
+        self._queues = queues
+        self._left = 0
+        self._seen = self._here
+
+    def note_look(self, tokens: int) -> None:
+        self._left, self._seen = tokens, self._here
+
+    def note_fed(self, tokens: int) -> None:
+        self._left -= tokens
+
+    @property
+    def holds(self) -> bool:
+        """Whether the next step only decodes, and memory is enough."""
+        return self._left > 0 and not self._queues.active and self._seen == self._here
+
+    @property
+    def _here(self) -> tuple[int, int, int]:
+        queues = self._queues
+        return len(queues.running), len(queues.waiting), queues.queued

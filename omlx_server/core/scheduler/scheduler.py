@@ -22,10 +22,9 @@ from omlx_server.core.scheduler.limits import Load, SchedulerLimits
 from omlx_server.core.scheduler.order import SIZES, PrefillOrder
 from omlx_server.core.scheduler.preemption import Preemption
 from omlx_server.core.scheduler.prefill import PrefillPlanner
-from omlx_server.core.scheduler.queues import SequenceQueues
+from omlx_server.core.scheduler.queues import AHEAD, SequenceQueues, Steadiness
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.scheduler.standings import Standings
-from omlx_server.core.scheduler.steadiness import AHEAD, Steadiness
 from omlx_server.core.speculation.speculation import DraftController
 from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId, Step, StepResult
 

@@ -9,7 +9,7 @@ from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.scheduler.queues import SequenceQueues
-from omlx_server.engine.memory.watch import MemoryWatch
+from omlx_server.engine.memory.account import MemoryWatch
 from omlx_server.errors import AdapterUnusable
 
 

@@ -8,7 +8,7 @@ from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.blocks.restore import find
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
-from omlx_server.core.cold.waiting import ColdWaits, StoreQuery
+from omlx_server.core.cold.read_ahead import ColdWaits, StoreQuery
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Miss

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx_server.core.scheduler.cut_sources import CutSources
+from omlx_server.core.scheduler.queues import CutSources
 from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.step import Cut, SequenceId
 from tests.core.simulator import make_request

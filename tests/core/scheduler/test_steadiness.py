@@ -2,8 +2,7 @@
 
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.scheduler.queues import SequenceQueues
-from omlx_server.core.scheduler.steadiness import Steadiness
+from omlx_server.core.scheduler.queues import SequenceQueues, Steadiness
 from tests.core.simulator import KV, make_request
 
 ROOMY = HotBudget(nbytes=1 << 30, checkpoint_bytes=1 << 30)

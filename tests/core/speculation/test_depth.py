@@ -4,11 +4,10 @@ import random
 
 import pytest
 
-from omlx_server.core.speculation.account import DraftBalance
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import Offer, StepCosts, best_depth
 from omlx_server.core.speculation.methods import Method
-from omlx_server.core.speculation.speculation import DraftController, DrafterRecord
+from omlx_server.core.speculation.speculation import DraftBalance, DraftController, DrafterRecord
 
 # Of a GPU that waits for its weights, and of a device on which each token costs the same.
 WAITING = [(1, 1.0), (8, 1.1), (16, 1.3), (64, 3.0)]
