@@ -14,8 +14,8 @@ _MOST = 8.0
 
 
 class DraftBalance:
-    """What speculation costs and gains, in plain steps. Each step and each gain pays in; a draft
-    is tried only when the balance covers its loss."""
+    """The balance of what speculation costs and gains, in plain steps. Each step and each gain pays
+    in; a draft is tried only when the balance covers its loss."""
 
     def __init__(self) -> None:
         self._balance = _FIRST
