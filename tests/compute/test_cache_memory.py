@@ -17,6 +17,7 @@ from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.core.memory.kv import GROWTH
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.compute.drive import ROOMY, Drive, sampling
+from tests.sweeps import sweep
 from tests.tiny_models import CONFIGS, load_tiny
 
 BLOCK = 64
@@ -103,8 +104,10 @@ def test_layers_of_one_shape_are_one_buffer() -> None:
         assert len(payload.detached().buffers) == buffers
 
 
-@pytest.mark.parametrize("stop", [TOKENS, TOKENS - 1, TOKENS - 100])
-@pytest.mark.parametrize("architecture", ["llama", "llama4", "qwen3_next"])
+@pytest.mark.parametrize(
+    ("architecture", "stop"),
+    sweep(["llama", "llama4", "qwen3_next"], [TOKENS, TOKENS - 1, TOKENS - 100]),
+)
 def test_a_restore_takes_what_it_restores_and_one_spare_tail(architecture: str, stop: int) -> None:
     loaded = large(architecture)
     codec = codec_of(loaded)
