@@ -28,7 +28,6 @@ from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.core.memory.kv import GROWTH, reach
 from tests.arrays import drawn_tokens, plain
 from tests.compute.kv.every_scheme import SCHEMES, bytes_of_token, every_scheme, same_bits
-from tests.sweeps import wide
 
 HEADS, WIDTH = 2, 64
 
@@ -78,7 +77,7 @@ def check_rows(batch: RowsKVCache, rows: Sequence[tuple[int, int]]) -> None:
     assert batch.nbytes <= token * sum(length + 2 * GROWTH for length in reached)
 
 
-@pytest.mark.parametrize("seed", [*range(8), *wide(range(8, 40))])
+@pytest.mark.parametrize("seed", range(40))
 def test_rows_keep_their_own_tokens_whatever_happens_to_others(seed: int) -> None:
     """Random merges, steps, padded prefills, joins, leaves and trims."""
     rng = random.Random(seed)
@@ -119,7 +118,7 @@ def test_rows_keep_their_own_tokens_whatever_happens_to_others(seed: int) -> Non
         check_rows(batch, rows)
 
 
-@pytest.mark.parametrize("seed", [*range(8), *wide(range(8, 20))])
+@pytest.mark.parametrize("seed", range(20))
 def test_rows_attend_as_if_they_were_alone(seed: int) -> None:
     """Through MLX's function, as models call it: with and without a mask, and with sinks."""
     dispatch.install()
