@@ -17,6 +17,7 @@ from tests.compute.drive import LIMITS, Drive, sampling
 from tests.compute.oracle import greedy
 from tests.compute.templates import ANY, Places, Template, form, literal
 from tests.compute.warm_runs import tiny, tokens
+from tests.sweeps import sweep
 from tests.tiny_models import CONFIGS, VOCAB
 
 pytestmark = pytest.mark.usefixtures("either_order")
@@ -46,8 +47,7 @@ def steps(to: Drive) -> int:
     return count
 
 
-@pytest.mark.parametrize("temperature", [0, 1.5])
-@pytest.mark.parametrize("architecture", CONFIGS)
+@pytest.mark.parametrize(("architecture", "temperature"), sweep(CONFIGS, [0, 1.5]))
 def test_alone_the_answer_is_the_same_with_forced_tokens_made_known_or_not(
     architecture: str, temperature: float
 ) -> None:

@@ -12,6 +12,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from tests.arrays import plain
 from tests.compute.drive import LIMITS, Drive, sampling
 from tests.compute.warm_runs import tokens
+from tests.sweeps import sweep
 from tests.tiny_models import load_tiny
 
 pytestmark = pytest.mark.usefixtures("either_order")
@@ -41,8 +42,11 @@ def spread(model: nn.Module, text: Sequence[int]) -> tuple[mx.array, float]:
     return scores, float(plain(mx.abs(scores - whole.astype(mx.float32)).max()))
 
 
-@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16], ids=str)
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_5"])
+@pytest.mark.parametrize(
+    ("architecture", "dtype"),
+    sweep(["llama", "gemma3_text", "qwen3_5"], [mx.bfloat16, mx.float16]),
+    ids=str,
+)
 def test_an_answer_differs_at_a_tie_only(architecture: str, dtype: mx.Dtype) -> None:
     loaded = load_tiny(architecture)
     loaded.model.set_dtype(dtype)

@@ -22,6 +22,7 @@ from tests.arrays import plain
 from tests.compute.kv.every_scheme import dequantized_keys, dequantized_values
 from tests.compute.kv.models import ACCEPTED, quantised, wide
 from tests.compute.kv.samples import normal
+from tests.sweeps import sweep
 
 FOUR_BITS = TurboQuant.of_bits(4)
 
@@ -37,8 +38,9 @@ def error(x: mx.array, restored: mx.array) -> float:
     return squares
 
 
-@pytest.mark.parametrize("scheme", [FOUR_BITS, Rotated.of(4, 32)])
-@pytest.mark.parametrize("architecture", ACCEPTED)
+@pytest.mark.parametrize(
+    ("architecture", "scheme"), sweep(ACCEPTED, [FOUR_BITS, Rotated.of(4, 32)])
+)
 def test_every_quantised_layer_has_one_and_it_is_the_same_each_time(
     architecture: str, scheme: Scheme
 ) -> None:

@@ -21,9 +21,10 @@ from omlx_server.core.speculation.methods import Mode
 from tests.compute.all_kinds import BLOCK, run
 from tests.compute.drive import LIMITS, Drive, sampling
 from tests.compute.headed import HEADED, headed
-from tests.compute.kv.every_scheme import every_kind
+from tests.compute.kv.every_scheme import FOUR_BITS, every_kind
 from tests.compute.kv.models import quantised
 from tests.compute.warm_runs import tiny, tokens
+from tests.sweeps import sweep
 from tests.tiny_models import CONFIGS, VOCAB
 
 pytestmark = pytest.mark.usefixtures("either_order")
@@ -35,14 +36,14 @@ def of_requests(found: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name.startswith("r")}
 
 
-@pytest.mark.parametrize("seed", [0, 2])
-@pytest.mark.parametrize("architecture", CONFIGS)
+@pytest.mark.parametrize(("architecture", "seed"), sweep(CONFIGS, [0, 2]))
 def test_answers_are_the_same_with_drafts_and_without(architecture: str, seed: int) -> None:
     check(tiny(architecture), seed)
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gemma3_text", "qwen3_next"])
-@every_kind
+@pytest.mark.parametrize(
+    ("scheme", "architecture"), sweep(FOUR_BITS, ["llama", "gemma3_text", "qwen3_next"])
+)
 def test_so_they_are_with_keys_and_values_in_few_bits(architecture: str, scheme: Scheme) -> None:
     check(quantised(architecture, scheme), 5)
 
@@ -60,10 +61,9 @@ PAIRS = (
 )
 
 
-@pytest.mark.parametrize("drafting", ["auto", "draft"])
-@pytest.mark.parametrize(("target", "drafter"), PAIRS)
-def test_so_they_are_with_a_draft_model(target: str, drafter: str, drafting: Mode) -> None:
-    check(paired(tiny(target), tiny(drafter)), 3, replace(LIMITS, speculation=drafting))
+@pytest.mark.parametrize(("pair", "drafting"), sweep(PAIRS, ["auto", "draft"]))
+def test_so_they_are_with_a_draft_model(pair: tuple[str, str], drafting: Mode) -> None:
+    check(paired(*map(tiny, pair)), 3, replace(LIMITS, speculation=drafting))
 
 
 @every_kind

@@ -21,6 +21,7 @@ from tests.tiny_models import VOCAB, load_tiny
 PROMPT = 37
 ANSWER = 28
 AHEAD = 20
+SOON = 4
 LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=32, max_batched_tokens=64)
 HYBRIDS = (
     "qwen3_next",
@@ -72,16 +73,18 @@ def tell(drive: Drive, told: Story) -> None:
 def check_prefixes(
     drive: Drive, told: Story, lengths: Iterable[int], rng: random.Random, name: str = "p"
 ) -> None:
-    """Ask for these prefixes, some at a time, beside a stranger; all answers must be cold ones."""
+    """Ask for these prefixes, some at a time, beside a stranger; all answers must be cold ones.
+    Each third is long enough to wrap a ring."""
     asked = list(lengths)
-    drive.add(f"{name}-stranger", tokens(name, 21), sampling(60))
+    wanted = {length: SOON if length % 3 else AHEAD for length in asked}
+    drive.add(f"{name}-stranger", tokens(name, 21), sampling(30))
     for length in asked:
-        drive.add(f"{name}{length}", told.told[:length], sampling(AHEAD))
+        drive.add(f"{name}{length}", told.told[:length], sampling(wanted[length]))
         for _ in range(rng.choice([0, 0, 1, 3])):
             drive.step()
     drive.finish()
     answers = {length: drive.answers[f"{name}{length}/0"] for length in asked}
-    assert all(len(answer) == AHEAD for answer in answers.values())
+    assert {length: len(answer) for length, answer in answers.items()} == wanted
     model = drive.loaded.model
     wrong = [n for n, answer in answers.items() if not is_greedy(model, told.told[:n], answer)]
     assert not wrong, f"warm is not cold after {wrong} tokens"

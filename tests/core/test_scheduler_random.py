@@ -24,6 +24,7 @@ from tests.core.simulator import (
     make_request,
     right_answer,
 )
+from tests.sweeps import wide
 
 STEPS = 400
 VERIFIES = (DraftVerification.NEVER, DraftVerification.ALONE, DraftVerification.ALWAYS)
@@ -33,7 +34,7 @@ LONG = CacheLayout(frozenset({LayerKind.DELTA}), block_size=16)
 LAYOUTS = (None, KV, WINDOWED, HYBRID, RECURRENT, LONG)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(12), *wide(range(12, 40))])
 def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
     """With caches of every kind, roomy and far too small."""
     rng = random.Random(seed)
@@ -60,7 +61,7 @@ def test_every_request_left_alone_gets_its_answer(seed: int) -> None:
     _check(run, accepted, disturbed)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(12), *wide(range(12, 40))])
 def test_so_it_does_where_memory_is_short(seed: int) -> None:
     """A limit that fits a part of the load, and changes: the simulator asserts that it holds, and
     everybody gets the right answer all the same."""

@@ -17,7 +17,7 @@ from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.wiring.model_factory import InstanceFactory
-from tests.compute.oracle import greedy
+from tests.compute.oracle import greedy, is_greedy
 from tests.tiny_models import save_tiny
 
 KINDS = ("llama", "qwen3", "gemma3_text", "qwen3_next")
@@ -65,6 +65,10 @@ class Several:
 
     def oracle(self, kind: str, prompt: Sequence[int], count: int) -> list[int]:
         return greedy(load(self._directory / kind).model, prompt, count)
+
+    def is_right(self, kind: str, prompt: Sequence[int], answer: Sequence[int]) -> bool:
+        """Whether it is what the oracle says, however long it is."""
+        return is_greedy(load(self._directory / kind).model, prompt, answer)
 
     @property
     def cold_blocks(self) -> int:

@@ -29,6 +29,7 @@ from tests.core.simulator import KV
 from tests.engine.liveness import Stop, World
 from tests.engine.pretend import Fate
 from tests.engine.worlds import Act, Arrive, Change, Fault, Plan, draw
+from tests.sweeps import wide
 
 WORLDS = int(os.environ.get("LIVENESS_WORLDS", "0"))
 ENOUGH = 300  # worlds in which a planted flaw has to show
@@ -48,7 +49,7 @@ def test_everyone_is_answered_in_any_world(rng: Random) -> None:
     World(plan).run()
 
 
-@pytest.mark.parametrize("first", range(0, 240, 80))
+@pytest.mark.parametrize("first", [0, *wide([80, 160])])
 def test_so_it_is_in_worlds_of_many_requests(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawn evenly: the worlds above are the simpler ones."""
     for seed in range(first, first + 80):

@@ -21,7 +21,7 @@ from omlx_server.engine.memory.audit import Audit
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import InternalError, NoMemory
 from omlx_server.wiring.memory import make_watch
-from tests.compute.oracle import greedy
+from tests.compute.oracle import greedy, is_greedy
 from tests.engine.alone import Alone
 from tests.engine.running import BUDGET, Running, collect, idle, make_instance, request, some, until
 from tests.tiny_models import load_tiny
@@ -80,7 +80,7 @@ def starved_instance(models: list[StarvedModel]) -> Callable[[], ModelInstance]:
     return load
 
 
-def test_sixty_allocations_that_fail_cost_the_newest_request_each(
+def test_thirty_allocations_that_fail_cost_the_newest_request_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("omlx_server.engine.thread._GATHER_SECONDS", 10)  # machines are busy
@@ -88,7 +88,7 @@ def test_sixty_allocations_that_fail_cost_the_newest_request_each(
     async def run() -> None:
         models: list[StarvedModel] = []
         async with Running(starved_instance(models)) as engine:
-            for number in range(60):
+            for number in range(30):
                 prefill = number % 3 == 0
                 nth = 1 if prefill else 1 + number % 5
                 models[0].fails = Fails(nth, prefill=prefill, by_mlx=number % 2 == 0)
@@ -196,8 +196,8 @@ def test_a_preempted_request_goes_on_as_if_nothing_had_been() -> None:
                 lambda instance: instance.watch and instance.watch.guard.used
             )
         assert preempted and preempted[Relief.PREEMPT] == 1
-        assert answers[0] == greedy(model, prompts[0], 400)
-        assert begun + answers[1] == greedy(model, prompts[1], 400)
+        for prompt, answer in zip(prompts, (answers[0], begun + answers[1]), strict=True):
+            assert len(answer) == 400 and is_greedy(model, prompt, answer)
 
     asyncio.run(run())
 

@@ -28,7 +28,8 @@ from omlx_server.compute.payload import BlockCodec
 from omlx_server.core.blocks.cache_layout import LayerKind
 from omlx_server.core.memory.kv import GROWTH
 from omlx_server.core.speculation.methods import DraftVerification
-from tests.arrays import plain
+from tests.arrays import drawn_tokens, plain
+from tests.sweeps import sweep
 from tests.tiny_models import CONFIGS, load_tiny
 
 HEADS, WIDTH = 2, 32
@@ -45,12 +46,7 @@ every_cache = pytest.mark.parametrize("name", MAKERS)
 
 def token_arrays(seed: int, start: int, stop: int) -> tuple[mx.array, mx.array]:
     """Keys and values of tokens [start, stop): every token has its own."""
-    columns = [
-        mx.random.normal((2, 1, HEADS, 1, WIDTH), key=mx.random.key(1000 * seed + token))
-        for token in range(start, stop)
-    ]
-    both = mx.concatenate(columns, axis=3)
-    return both[0], both[1]
+    return drawn_tokens(seed, start, stop, HEADS, WIDTH)
 
 
 def feed(cache: Cache, seed: int, start: int, stop: int) -> Arrays:
@@ -91,8 +87,7 @@ def trim(parts: Sequence[Arrays], size: int, stop: int) -> list[Arrays]:
     return kept
 
 
-@pytest.mark.parametrize("size", [4, 8, 16])
-@every_cache
+@pytest.mark.parametrize(("name", "size"), sweep(MAKERS, [4, 8, 16]))
 def test_joined_blocks_are_the_cache_at_every_boundary(name: str, size: int) -> None:
     """Chunks of any length, then decode until rings have wrapped more than once."""
     rng = random.Random(size)

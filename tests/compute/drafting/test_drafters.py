@@ -25,11 +25,12 @@ from tests.compute.drive import LIMITS, Drive, sampling
 from tests.compute.headed import HEADED, headed
 from tests.compute.live_rows import LiveRow, LiveRows
 from tests.compute.warm_runs import tiny, tokens
+from tests.sweeps import sweep
 from tests.tiny_models import VOCAB
 
 pytestmark = pytest.mark.usefixtures("either_order")
 
-EVERY = settings(max_examples=200, deadline=None)
+EVERY = settings(max_examples=80, deadline=None)
 BLOCK = 16
 ITSELF = ("llama", "gemma3_text", "qwen3_next", "deepseek_v3")
 ID = st.integers(0, 99)
@@ -57,8 +58,7 @@ def add(drive: Drive, rng: random.Random, name: str) -> None:
     drive.add(name, prompt_of(rng), params, n=rng.choice((1, 1, 3)), speculation=speculation)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("architecture", ITSELF)
+@pytest.mark.parametrize(("architecture", "seed"), sweep(ITSELF, [0, 1]))
 def test_a_model_that_drafts_for_itself_is_always_right(architecture: str, seed: int) -> None:
     rng, loaded = random.Random(seed), tiny(architecture)
     drive = Drive(paired(loaded, loaded), replace(LIMITS, speculation="draft"), BLOCK)
@@ -79,7 +79,7 @@ def test_a_model_that_drafts_for_itself_is_always_right(architecture: str, seed:
 def test_so_it_is_behind_drafts_of_others_that_were_wrong(architecture: str) -> None:
     rng, loaded = random.Random(architecture), tiny(architecture)
     rows, drafted = LiveRows(paired(loaded, loaded), architecture), 0
-    for _ in range(80):
+    for _ in range(50):
         rows.come_and_go(rng, PROMPTS)
         for result in rows.draft_at_random(rng):
             assert result.accepted == result.drafted
@@ -144,7 +144,7 @@ def test_heads_have_what_they_would_have_of_the_whole_text(architecture: str) ->
     the newest one of a row that joins there is nothing."""
     rng = random.Random(architecture)
     rows = LiveRows(headed(architecture), architecture)
-    for _ in range(50):
+    for _ in range(20):
         rows.come_and_go(rng, PROMPTS)
         rows.draft_at_random(rng)
         for number, row in enumerate(rows.rows):

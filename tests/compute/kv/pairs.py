@@ -7,13 +7,14 @@ import pytest
 from omlx_server.compute.model.loader import LoadedModel
 from tests.compute.kv.every_scheme import FOUR_BITS, SCHEMES, named
 from tests.compute.kv.models import ACCEPTED, quantised
+from tests.sweeps import sweep
 
-# Every scheme on one model, and one of each kind on every model.
+# Every scheme on one model, and one of each kind on every model: of these one a day.
 every_pair = pytest.mark.parametrize(
     ("architecture", "scheme"),
     [
         *(("llama", scheme) for scheme in SCHEMES),
-        *((name, scheme) for name in ACCEPTED if name != "llama" for scheme in FOUR_BITS),
+        *sweep([name for name in ACCEPTED if name != "llama"], FOUR_BITS),
     ],
     ids=lambda value: value if isinstance(value, str) else named(value),
 )

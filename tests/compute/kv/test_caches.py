@@ -26,7 +26,7 @@ from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.kv.schemes.rotated import Rotated
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.core.memory.kv import GROWTH, reach
-from tests.arrays import plain
+from tests.arrays import drawn_tokens, plain
 from tests.compute.kv.every_scheme import SCHEMES, bytes_of_token, every_scheme, same_bits
 
 HEADS, WIDTH = 2, 64
@@ -34,12 +34,7 @@ HEADS, WIDTH = 2, 64
 
 def token_arrays(seed: int, start: int, stop: int) -> tuple[mx.array, mx.array]:
     """Keys and values of tokens [start, stop) of a sequence: every token has its own."""
-    columns = [
-        mx.random.normal((2, 1, HEADS, 1, WIDTH), key=mx.random.key(1000 * seed + token))
-        for token in range(start, stop)
-    ]
-    both = mx.concatenate(columns, axis=3) if columns else mx.zeros((2, 1, HEADS, 0, WIDTH))
-    return both[0], both[1]
+    return drawn_tokens(seed, start, stop, HEADS, WIDTH)
 
 
 def fed(cache: Any, seed: int, start: int, stop: int) -> Any:

@@ -13,6 +13,7 @@ from omlx_server.compute.planning.filled import filled, one_token
 from omlx_server.compute.quantise import use_scheme
 from tests.compute.kv.launches import launches, launches_on_gpu, merged, read
 from tests.compute.warm_runs import tiny
+from tests.sweeps import sweep
 from tests.tiny_models import load_tiny
 
 
@@ -69,8 +70,7 @@ def test_rows_of_different_lengths_take_few_more(
 LAYERS, MOST = 6, 300
 
 
-@pytest.mark.parametrize("bits", CHOICES)
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+@pytest.mark.parametrize(("bits", "dtype"), sweep(CHOICES, [mx.float32, mx.bfloat16]))
 def test_turboquant_takes_few_kernels_at_any_length_and_for_any_rows(
     bits: float, dtype: mx.Dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,8 +87,7 @@ def test_turboquant_takes_few_kernels_at_any_length_and_for_any_rows(
     assert count < MOST
 
 
-@pytest.mark.parametrize("bits", CHOICES)
-@pytest.mark.parametrize("head_dim", [96, 128])
+@pytest.mark.parametrize(("bits", "head_dim"), sweep(CHOICES, [96, 128]))
 def test_turboquant_takes_few_kernels_for_heads_of_other_sizes(
     bits: float, head_dim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

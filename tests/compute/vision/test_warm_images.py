@@ -106,11 +106,11 @@ def test_two_images_that_differ_in_one_pixel_share_nothing_from_there_on(name: s
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_conversation_about_two_images_runs_the_tower_twice(name: str) -> None:
-    """And each of its ten turns computes its new tokens only."""
+    """And each of its six turns computes its new tokens only."""
     loaded = load_with_vision(name)
     assert loaded.vision is not None
     drive, told, known = Drive(loaded, LIMITS, block_size=4), Told(name).then(words(0, 5)), 0
-    for turn in range(10):
+    for turn in range(6):
         if turn in (0, 3):
             told = told.then(picture(name, turn))
         told = told.then(words(turn, 6))

@@ -23,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("architecture", ["qwen3_next", "gemma3_text"])
 def test_recurrent_models_and_those_with_rings_pass(architecture: str, tmp_path: Path) -> None:
     model = save_model(tmp_path / "tiny", architecture)
-    found = checked(model, settings_for(tmp_path))
+    found = checked(model, settings_for(tmp_path), LITTLE)
     assert {c.finding.what for c in found.values() if c.finding.level is Level.FAIL} == set()
     assert found["hit: files"].figures["hits"]
 
@@ -76,7 +76,8 @@ def test_memory_that_is_set_aside_by_hand(model: Path, tmp_path: Path) -> None:
 
 def test_quantised_keys_and_values(model: Path, tmp_path: Path) -> None:
     settings = settings_for(tmp_path, kv_cache={"scheme": "affine", "bits": 4, "group_size": 32})
-    assert not [c for c in checked(model, settings).values() if c.finding.level is Level.FAIL]
+    found = checked(model, settings, LITTLE)
+    assert not [c for c in found.values() if c.finding.level is Level.FAIL]
 
 
 def test_nothing_of_the_users_is_touched(model: Path, tmp_path: Path) -> None:

@@ -295,12 +295,13 @@ def test_a_job_that_does_not_fit_beside_answers_waits_for_them(directory: Path) 
     async def scene() -> None:
         async with several(directory, memory={"limit": 4 * MB}) as house:
             client = await house.load("llama")
-            answer = await client.submit(request("x", LONG, 400))
+            answer = await client.submit(request("x", LONG, 200))
             first = await some(answer, 1)
             job = asyncio.create_task(client.score(LONG, 0))
             await until(lambda: house.account.awaited_bytes > 0)
             assert house.account.set_aside == 0
-            assert first + await collect(answer) == house.oracle("llama", LONG, 400)
+            found = first + await collect(answer)
+            assert len(found) == 200 and house.is_right("llama", LONG, found)
             assert len(await job) == len(LONG) - 1
 
     play(scene())
@@ -504,7 +505,8 @@ def test_a_stream_and_a_reader_stay_within_the_limit_together(
                 for one in vectors:
                     assert np.abs(one - vectors[0]).max() < 1e-5
                 for number, answer in enumerate(await asyncio.gather(*answers)):
-                    assert answer == house.oracle("llama", PROMPTS[number], 150)
+                    assert len(answer) == 150
+                    assert house.is_right("llama", PROMPTS[number], answer)
 
     play(scene())
 
