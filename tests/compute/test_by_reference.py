@@ -85,7 +85,7 @@ def test_evictions_in_any_order_change_no_answer(architecture: str) -> None:
         rng.shuffle(blocks)
         for block in blocks:
             index.touch(block)
-        room = int(full * (0.2, 0.9)[turn])
+        room = int(full * (0.2, 0)[turn])
         drive.instance.cache.budget = HotBudget(room, room // 2, lattice_start=16)
         check_prefixes(drive, told, rng.sample(range(1, len(told.told) + 1), 6), rng, f"{turn}-")
         assert index.nbytes <= room

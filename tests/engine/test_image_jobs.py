@@ -442,7 +442,7 @@ def test_who_waits_for_the_memory_of_images_is_not_given_up(
             async with client.setting_aside(most):
                 asked = asyncio.create_task(ask(client, "a", told))
                 await until(lambda: house.account.is_awaited)
-                await asyncio.sleep(2)  # the engine looks each second
+                await asyncio.sleep(3)  # the engine looks each second
                 assert house.engine.counted[KIND].stalls == Stalls()
             assert len(await asked) == COUNT
 

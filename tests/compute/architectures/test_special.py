@@ -21,7 +21,7 @@ from tests.arrays import plain
 from tests.compute.drive import Drive, sampling
 from tests.tiny_models import VOCAB, load_tiny
 
-CHUNK, BLOCK, TOKENS = 32, 16, 10
+CHUNK, BLOCK, TOKENS = 32, 16, 16
 LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=CHUNK, max_batched_tokens=128)
 ALONE = ("afm7", "deepseek_v41", "gpt_bigcode", "minimax_m3_vl")
 TOGETHER = ("gemma2", "plamo3", "recurrent_gemma", "gemma3_text", "mamba2", "falcon_h1")
