@@ -8,6 +8,7 @@ from openai import OpenAI
 
 from omlx_server.text.tokenizer import Tokenizer
 from tests.api.harness import ServerProcess, serving
+from tests.known_seams import known_seams
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -24,6 +25,12 @@ THINKING = (
     "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n"
     "{% else %}<think>\n{% endif %}{% endif %}"
 )
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _known_seams() -> Iterator[None]:
+    with known_seams():
+        yield
 
 
 @pytest.fixture(scope="session")
