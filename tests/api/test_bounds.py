@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -88,16 +89,16 @@ def test_halves_are_dropped(hasty: ServerProcess) -> None:
     body = orjson.dumps(hasty.body("Hi"))
     half = b"Content-Length: %d\r\n\r\n%b" % (len(body), body[:-9])
     began = dict[socket.socket, float]()
-    for start in [HEAD] * 200 + [HEAD + half] * 50:
-        at = time.monotonic()
-        began[connected(hasty, start)] = at
-    last = time.monotonic()
-    while began:
-        assert hasty.canary() == song
-        assert time.monotonic() - last < 9
-        for stream in [stream for stream in began if closed(stream)]:
-            assert time.monotonic() - began.pop(stream) > 0.9 * SHORT
-            stream.close()
+    with ExitStack() as streams:
+        for start in [HEAD] * 200 + [HEAD + half] * 50:
+            at = time.monotonic()
+            began[streams.enter_context(connected(hasty, start))] = at
+        last = time.monotonic()
+        while began:
+            assert hasty.canary() == song
+            assert time.monotonic() - last < 9
+            for stream in [stream for stream in began if closed(stream)]:
+                assert time.monotonic() - began.pop(stream) > 0.9 * SHORT
     assert hasty.memory - memory < MOST
     assert hasty.load()["running"] == 0
 
