@@ -7,7 +7,8 @@ import pytest
 from openai import OpenAI
 
 from omlx_server.text.tokenizer import Tokenizer
-from tests.api.harness import ServerProcess, serving
+from tests.api.harness import UNPROBED, ServerProcess, serving
+from tests.known_seams import known_seams
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -24,6 +25,12 @@ THINKING = (
     "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n"
     "{% else %}<think>\n{% endif %}{% endif %}"
 )
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _known_seams() -> Iterator[None]:
+    with known_seams():
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +56,7 @@ def tiny(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """Answers at about a millisecond a token. Debug logging, so that leaks into it show. Who reads
     slowly has time: the machine may have other work."""
     sets = [f"models.dirs={tiny_models}", "scheduler.max_queue=512", "logging.level=debug"]
-    sets += ["server.write_timeout_seconds=600"]
+    sets += ["server.write_timeout_seconds=600", UNPROBED]
     with serving("org/tiny", tmp_path_factory.mktemp("tiny"), *sets) as server:
         yield server
 
@@ -57,7 +64,7 @@ def tiny(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.fixture(scope="session")
 def thinker(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A tiny model that thinks first."""
-    sets = [f"models.dirs={tiny_models}", "logging.level=debug"]
+    sets = [f"models.dirs={tiny_models}", "logging.level=debug", UNPROBED]
     with serving("org/thinker", tmp_path_factory.mktemp("thinker"), *sets) as server:
         yield server
 
@@ -66,8 +73,7 @@ def thinker(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """The starter model, where realism counts. Not probed, which would take longer than the tests
     that ask it: it has all of the memory that it may want."""
-    reserve = "memory.activation_reserve=64MB"
-    with serving("starter", tmp_path_factory.mktemp("starter"), reserve) as server:
+    with serving("starter", tmp_path_factory.mktemp("starter"), UNPROBED) as server:
         yield server
 
 

@@ -1,20 +1,46 @@
 """A program that has imported the modules of a server. It reads orders from a socket, its standard
-input, and forks a server for each; tests.api.forked sends them. It has one thread."""
+input, and forks a server for each; tests.api.forked sends them. It has one thread.
+
+What each server would find out again is known here, too: where the texts of the tests' usual
+tokenizer can be cut. And what was there before a server began is not looked through for garbage in
+each of them. Both take longer than all the rest of a start."""
 
 import ctypes
+import gc
 import json
 import os
 import signal
 import socket
 import sys
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import omlx_server.cli.serve.before_start
+import omlx_server.cli.serve.serve
 import omlx_server.process.server  # noqa: F401
 from omlx_server.cli.app import main
+from omlx_server.text.tokenizer import Tokenizer
+from tests.known_seams import known_seams
+from tests.text import makers
 
 _PR_SET_PDEATHSIG = 1
 _MOST_BYTES = 1 << 17  # of an order: an environment is the most of it
+
+
+def know_the_usual_tokenizer() -> None:
+    known_seams().start()
+    with TemporaryDirectory() as directory:
+        Tokenizer.load(makers.save(Path(directory), "byte_level", "")).prepare()
+
+
+def keep_what_there_is() -> None:
+    """Frozen for good, since nothing can thaw a part of it: a server's own objects are always
+    looked through."""
+    gc.collect()
+    gc.freeze()
+    gc.freeze = gc.unfreeze = lambda: None
 
 
 def fork_servers() -> None:
@@ -72,5 +98,7 @@ def _begin_as(order: dict[str, Any], output: int) -> None:
 
 
 if __name__ == "__main__":
+    know_the_usual_tokenizer()
+    keep_what_there_is()
     fork_servers()
     main()

@@ -2,16 +2,20 @@
 
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import httpx
 import orjson
+import pytest
 
 from tests.api.harness import CHAT, UNPROBED, ServerProcess, assert_envelope, serving, wait_for
 
 HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
 MOST = 64 << 20
+SHORT = 0.5
 
 
 def connected(server: ServerProcess, start: bytes) -> socket.socket:
@@ -70,46 +74,48 @@ def test_prompts_beyond_the_context_take_no_memory(tiny: ServerProcess) -> None:
     assert tiny.memory - memory < MOST
 
 
-def test_halves_are_dropped_within_thirty_seconds(tiny: ServerProcess) -> None:
-    song, memory, began = tiny.canary(), tiny.memory, time.monotonic()
-    body = orjson.dumps(tiny.body("Hi"))
-    half = b"Content-Length: %d\r\n\r\n%b" % (len(body), body[:-9])
-    streams = [connected(tiny, HEAD) for _ in range(200)]
-    streams += [connected(tiny, HEAD + half) for _ in range(50)]
-    try:
-        assert not any(closed(stream) for stream in streams)
-        while streams:
-            assert tiny.canary() == song
-            assert time.monotonic() - began < 30
-            gone = [stream for stream in streams if closed(stream)]
-            assert not gone or time.monotonic() - began > 9
-            for stream in gone:
-                stream.close()
-            streams = [stream for stream in streams if stream not in gone]
-            time.sleep(0.4)
-    finally:
-        for stream in streams:
-            stream.close()
-    assert tiny.memory - memory < MOST
-    assert tiny.load()["running"] == 0
-
-
-def test_the_settings_reach_the_connections(tiny_models: Path, tmp_path: Path) -> None:
-    seconds = [f"server.{name}_timeout_seconds=0.5" for name in ("header", "body", "write")]
+@pytest.fixture(scope="module")
+def hasty(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Waits for SHORT seconds; by default it would be ten."""
+    seconds = [f"server.{name}_timeout_seconds={SHORT}" for name in ("header", "body", "write")]
     sets = (f"models.dirs={tiny_models}", UNPROBED, "server.max_header_bytes=2KiB", *seconds)
-    with serving("tiny", tmp_path, *sets) as server:
-        response = server.http.get(f"{server.url}/v1/models", headers={"x-large": "v" * 3000})
-        assert_envelope(response, 431)
-        for start in (HEAD, HEAD + b"Content-Length: 9\r\n\r\n{"):
-            with connected(server, start) as stream:
-                wait_for(partial(closed, stream), 9)  # 10 s are the default
-        fields = {"max_tokens": 4000, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
-        body = orjson.dumps(server.body("A long story.", stream=True, **fields))
-        with connected(server, HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)) as slow:
-            wait_for(lambda: server.load()["running"])
-            server.wait_idle()
-            slow.settimeout(60)
-            whole = bytearray()
-            while part := slow.recv(1 << 20):
-                whole += part
-        assert b"[DONE]" not in whole
+    with serving("tiny", tmp_path_factory.mktemp("hasty"), *sets) as server:
+        yield server
+
+
+def test_halves_are_dropped(hasty: ServerProcess) -> None:
+    """Each when its time is over, and not before."""
+    song, memory = hasty.canary(), hasty.memory
+    body = orjson.dumps(hasty.body("Hi"))
+    half = b"Content-Length: %d\r\n\r\n%b" % (len(body), body[:-9])
+    began = dict[socket.socket, float]()
+    with ExitStack() as streams:
+        for start in [HEAD] * 200 + [HEAD + half] * 50:
+            at = time.monotonic()
+            began[streams.enter_context(connected(hasty, start))] = at
+        last = time.monotonic()
+        while began:
+            assert hasty.canary() == song
+            assert time.monotonic() - last < 9
+            for stream in [stream for stream in began if closed(stream)]:
+                assert time.monotonic() - began.pop(stream) > 0.9 * SHORT
+    assert hasty.memory - memory < MOST
+    assert hasty.load()["running"] == 0
+
+
+def test_the_settings_reach_the_connections(hasty: ServerProcess) -> None:
+    response = hasty.http.get(f"{hasty.url}/v1/models", headers={"x-large": "v" * 3000})
+    assert_envelope(response, 431)
+    for start in (HEAD, HEAD + b"Content-Length: 9\r\n\r\n{"):
+        with connected(hasty, start) as stream:
+            wait_for(partial(closed, stream), 9)
+    fields = {"max_tokens": 4000, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+    body = orjson.dumps(hasty.body("A long story.", stream=True, **fields))
+    with connected(hasty, HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)) as slow:
+        wait_for(lambda: hasty.load()["running"])
+        hasty.wait_idle()
+        slow.settimeout(60)
+        whole = bytearray()
+        while part := slow.recv(1 << 20):
+            whole += part
+    assert b"[DONE]" not in whole

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.harness import Json, ServerProcess, serving, stream_events
+from tests.api.harness import UNPROBED, Json, ServerProcess, serving, stream_events
+from tests.sweeps import sweep
 from tests.text import makers
 from tests.text.harmony import ENDS, SCHEMA, SPECIALS, TOOLS, with_channels
 from tests.tiny_models import save_tiny
@@ -44,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     ends = [backend.token_to_id(text) for text in ENDS]
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
     home = tmp_path_factory.mktemp("harmony")
-    with serving("org/harmony", home, f"models.dirs={models}") as server:
+    with serving("org/harmony", home, f"models.dirs={models}", UNPROBED) as server:
         yield server
 
 
@@ -72,8 +73,7 @@ def check(case: str, text: str, thought: str, calls: list[tuple[str, str]], cut:
         assert json.loads(text).keys() == {"city", "days"}
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "seed"), sweep(CASES, range(3)))
 def test_chat(server: ServerProcess, bias: dict[str, float], case: str, seed: int) -> None:
     asked: Json = {"temperature": 2, "seed": seed, "max_tokens": 120, "logit_bias": bias}
     asked |= CASES[case] | ({"thinking_budget": 8} if case in OBEYS else {})
@@ -93,8 +93,10 @@ def test_chat(server: ServerProcess, bias: dict[str, float], case: str, seed: in
     )
 
 
-@pytest.mark.parametrize("case", ["tools", "forbidden", "strict", "required", "named"])
-def test_messages(server: ServerProcess, case: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "turn"), sweep(("tools", "forbidden", "strict", "required", "named"), range(3))
+)
+def test_messages(server: ServerProcess, case: str, turn: int) -> None:
     """Of Anthropic's API."""
     tools = [{"name": t["function"]["name"], "input_schema": SCHEMA} for t in TOOLS]
     choice: Json = {
@@ -102,47 +104,45 @@ def test_messages(server: ServerProcess, case: str) -> None:
         "required": {"type": "any"},
         "named": {"type": "tool", "name": "f"},
     }.get(case, {"type": "auto"})
-    for seed in range(3):
-        answer = _post(
-            server,
-            "/v1/messages",
-            messages=[{"role": "user", "content": f"Hi {seed}"}],
-            max_tokens=120,
-            temperature=1,
-            tools=[{**tool, **({"strict": True} if case == "strict" else {})} for tool in tools],
-            tool_choice=choice,
-        )
-        blocks = answer["content"]
-        text = "".join(b["text"] for b in blocks if b["type"] == "text")
-        thought = "".join(b["thinking"] for b in blocks if b["type"] == "thinking")
-        calls = [(b["name"], json.dumps(b["input"])) for b in blocks if b["type"] == "tool_use"]
-        check(case, text, thought, calls, answer["stop_reason"] == "max_tokens")
+    answer = _post(
+        server,
+        "/v1/messages",
+        messages=[{"role": "user", "content": f"Hi {turn}"}],
+        max_tokens=120,
+        temperature=1,
+        tools=[{**tool, **({"strict": True} if case == "strict" else {})} for tool in tools],
+        tool_choice=choice,
+    )
+    blocks = answer["content"]
+    text = "".join(b["text"] for b in blocks if b["type"] == "text")
+    thought = "".join(b["thinking"] for b in blocks if b["type"] == "thinking")
+    calls = [(b["name"], json.dumps(b["input"])) for b in blocks if b["type"] == "tool_use"]
+    check(case, text, thought, calls, answer["stop_reason"] == "max_tokens")
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_responses(server: ServerProcess, case: str) -> None:
+@pytest.mark.parametrize(("case", "turn"), sweep(CASES, range(3)))
+def test_responses(server: ServerProcess, case: str, turn: int) -> None:
     fields = CASES[case]
     tools = [{"type": "function", **tool["function"]} for tool in fields.get("tools", [])]
     choice = fields.get("tool_choice", "auto")
     choice = {"type": "function", "name": "f"} if choice == NAMED else choice
     form = {"text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}}
-    for seed in range(3):
-        answer = _post(
-            server,
-            "/v1/responses",
-            input=f"Hi {seed}",
-            max_output_tokens=120,
-            temperature=2,
-            store=False,
-            **({"tools": tools, "tool_choice": choice} if tools else {}),
-            **(form if "response_format" in fields else {}),
-        )
-        output = answer["output"]
-        said = [part for o in output if o["type"] == "message" for part in o["content"]]
-        thoughts = [p for o in output if o["type"] == "reasoning" for p in o.get("content") or []]
-        calls = [(o["name"], o["arguments"]) for o in output if o["type"] == "function_call"]
-        text, thought = ("".join(p["text"] for p in parts) for parts in (said, thoughts))
-        check(case, text, thought, calls, answer["status"] == "incomplete")
+    answer = _post(
+        server,
+        "/v1/responses",
+        input=f"Hi {turn}",
+        max_output_tokens=120,
+        temperature=2,
+        store=False,
+        **({"tools": tools, "tool_choice": choice} if tools else {}),
+        **(form if "response_format" in fields else {}),
+    )
+    output = answer["output"]
+    said = [part for o in output if o["type"] == "message" for part in o["content"]]
+    thoughts = [p for o in output if o["type"] == "reasoning" for p in o.get("content") or []]
+    calls = [(o["name"], o["arguments"]) for o in output if o["type"] == "function_call"]
+    text, thought = ("".join(p["text"] for p in parts) for parts in (said, thoughts))
+    check(case, text, thought, calls, answer["status"] == "incomplete")
 
 
 def _post(server: ServerProcess, path: str, **body: Any) -> Json:

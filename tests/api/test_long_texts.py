@@ -47,15 +47,20 @@ def test_only_prompts_and_images_have_no_bound() -> None:
 
 
 def asked() -> Iterator[tuple[LongText, str, int]]:
-    """Each place with all forms that it takes; with one where the document bounds the text, and
-    where another route takes the same body."""
-    seen, turns = set[bytes](), count()
+    """Each place, in turn with one of the forms that it takes; the first one of each field of a
+    route with all of them, where the document does not bound the text. Of what another route takes
+    in the same body, every third place."""
+    bodies, fields, turns = set[bytes](), set[tuple[str, str]](), count()
+    doubles = count()
     for one in long_texts(described(), {"/": "tiny"}):
-        only = one.forms[next(turns) % len(one.forms)]
-        is_new = one.document not in seen
-        seen.add(one.document)
-        for form in one.forms if one.bound is None and is_new else [only]:
-            yield one, form, SIZE
+        only, field = one.forms[next(turns) % len(one.forms)], (one.path, one.field)
+        is_double, is_first = one.document in bodies, field not in fields
+        bodies.add(one.document)
+        if one.bound is None and not is_double:
+            fields.add(field)
+        if not is_double or next(doubles) % 3 == 0:
+            for form in one.forms if one.bound is None and is_first and not is_double else [only]:
+                yield one, form, SIZE
         if one.place in AT_FULL_LENGTH:
             yield one, "address", LONGEST
 

@@ -21,7 +21,7 @@ from omlx_server.api.metrics.otel import OtelTracer
 from omlx_server.errors import UsageError, how_to_install
 from omlx_server.process.tracing import find_tracer
 from omlx_server.settings import Settings
-from tests.api.harness import CHAT, MARKER, serving, wait_for
+from tests.api.harness import CHAT, MARKER, UNPROBED, serving, wait_for
 
 ON = Settings.of({"tracing": {"enabled": True}})
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -201,11 +201,11 @@ def sent() -> list[Any]:
 
 
 def test_a_server_sends_its_spans_and_nothing_private(
-    collector: str, tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    collector: str, tiny_models: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector)
-    sets = (f"models.dirs={tiny_models}", "memory.activation_reserve=64MB")
-    with serving("org/tiny", tmp_path, *sets) as server:
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector}
+    sets = (f"models.dirs={tiny_models}", UNPROBED)
+    with serving("org/tiny", tmp_path, *sets, environ=environ) as server:
         body = server.body(f"{MARKER} " * 60, max_tokens=5, ignore_eos=True, user=MARKER)
         first = server.post(body, x_request_id=MARKER)
         server.post(body)
@@ -231,12 +231,10 @@ def test_a_server_sends_its_spans_and_nothing_private(
     assert not [body for body in Collector.bodies for word in private if word in body]
 
 
-def test_a_collector_that_is_not_there_holds_nothing_up(
-    tiny_models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
-    sets = (f"models.dirs={tiny_models}", "memory.activation_reserve=64MB")
-    with serving("org/tiny", tmp_path, *sets) as server:
+def test_a_collector_that_is_not_there_holds_nothing_up(tiny_models: Path, tmp_path: Path) -> None:
+    environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}
+    sets = (f"models.dirs={tiny_models}", UNPROBED)
+    with serving("org/tiny", tmp_path, *sets, environ=environ) as server:
         server.chat("Hi", max_tokens=1)
         server.terminate()
         wait_for(lambda: not server.running, 9)  # left to itself, the exporter tries for 10 s

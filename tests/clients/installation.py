@@ -51,9 +51,10 @@ def _install_python(name: str) -> Installed:
     wanted, place = REQUIREMENTS / f"{name}.txt", ENVIRONMENTS / name
     python = place / "bin" / "python"
     if not is_stamped(place, wanted.read_text(encoding="utf-8")):
-        venv.create(place, clear=True, with_pip=True)
-        pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        run(name, *map(str, (*pip, "--requirement", wanted)), cwd=HERE)
+        venv.create(place, clear=True)
+        pip = (sys.executable, "-m", "pip", "--python", python, "install")
+        quietly = ("--quiet", "--disable-pip-version-check")
+        run(name, *map(str, (*pip, *quietly, "--requirement", wanted)), cwd=HERE)
         stamp(place, wanted.read_text(encoding="utf-8"))
     return Installed(name, (str(python), "-m", f"tests.clients.{name}_client"))
 

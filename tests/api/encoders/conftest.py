@@ -12,7 +12,7 @@ from omlx_server.models.catalogue import MINILM
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from tests.api.encoders import models
-from tests.api.harness import ServerProcess, serving
+from tests.api.harness import UNPROBED, ServerProcess, serving
 
 Post = Callable[..., httpx.Response]
 
@@ -51,6 +51,7 @@ def reading(
         "models.embedding=minilm",
         "models.reranker=ranker",
         "logging.level=debug",
+        UNPROBED,
     )
     with serving("org/tiny", tmp_path_factory.mktemp("reading"), *sets) as server:
         yield server

@@ -18,6 +18,7 @@ from tests.api.images.forms import (
     post,
 )
 from tests.images.files import encoded, noise
+from tests.sweeps import wide
 from tests.vision_models import FAMILIES
 
 PATH = {family: f"org/{family}" for family in FAMILIES}
@@ -172,7 +173,12 @@ def test_a_compacted_conversation_keeps_the_images_of_the_user(seeing: ServerPro
     assert answered(seeing, RESPONSES, {**more, "max_output_tokens": 4})["output"]
 
 
-def test_a_rolling_conversation_drops_an_image_with_its_turn(seeing: ServerProcess) -> None:
+@pytest.mark.parametrize(
+    ("policy", "least", "most"), [("rolling", 3000, 6000), *wide([("truncate", 6000, 8192)])]
+)
+def test_a_conversation_that_is_cut_drops_an_image_with_its_turn(
+    seeing: ServerProcess, policy: str, least: int, most: int
+) -> None:
     """The context has 8,192 tokens, and each image takes about a thousand."""
     told: list[Any] = []
     for number in range(10):
@@ -182,9 +188,8 @@ def test_a_rolling_conversation_drops_an_image_with_its_turn(seeing: ServerProce
     refused = post(seeing, CHAT, forms.chat(QWEN, told))
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "context_length_exceeded"
-    for policy, least, most in (("rolling", 3000, 6000), ("truncate", 6000, 8192)):
-        body = forms.chat(QWEN, told, context_overflow=policy)
-        assert least < answered(seeing, CHAT, body)["usage"]["prompt_tokens"] < most
+    body = forms.chat(QWEN, told, context_overflow=policy)
+    assert least < answered(seeing, CHAT, body)["usage"]["prompt_tokens"] < most
 
 
 def test_a_prefix_with_an_image_is_probed_pinned_and_exported(seeing: ServerProcess) -> None:

@@ -42,9 +42,9 @@ Saves = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def heavy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where there is a model `big`, of 300 MB, which takes a while to load."""
+    """Where there is a model `big`, of 150 MB, which takes a while to load."""
     root = tmp_path_factory.mktemp("heavy")
-    save(root / "big", "llama", hidden_size=768, num_hidden_layers=8, intermediate_size=3072)
+    save(root / "big", "llama", hidden_size=768, num_hidden_layers=4, intermediate_size=3072)
     return root
 
 
@@ -253,30 +253,6 @@ def test_who_is_not_used_leaves_and_comes_back(directory: Path, tmp_path: Path) 
         assert (now["org/b"], now["org/c"]) == ("loaded", "loaded")
         assert server.http.get(f"{server.url}/health/ready").status_code == 200
         assert text_of(ask(server, "a").json()) == first
-
-
-def counters(server: ServerProcess) -> dict[str, float]:
-    lines = server.http.get(f"{server.url}/metrics").text.splitlines()
-    found = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
-    return {name: float(value) for name, _, value in found if "_total" in name}
-
-
-def test_counters_never_fall(plain: ServerProcess) -> None:
-    story = "A story that is kept, and told again. " * 20
-    models = "bc"
-    before = counters(plain)
-    for _ in range(2):
-        for model in models:
-            ask(plain, model, story)
-            ask(plain, model, story)
-            now = counters(plain)
-            assert {n: v for n, v in before.items() if now.get(n, 0) < v} == {}
-            before = now
-            order(plain, "unload", model)
-            now = counters(plain)
-            assert {n: v for n, v in before.items() if now.get(n, 0) < v} == {}
-    for model in models:
-        assert before[f'vllm:prefix_cache_hits_total{{model_name="org/{model}"}}'] > 0
 
 
 def stored(server: ServerProcess) -> int:
