@@ -25,7 +25,7 @@ def test_no_request_gets_an_answer_that_is_not_declared(
         all_kinds.url,
         KEY,
         phases=("fuzzing",),
-        examples=2,
+        examples=4,
         seed=1,
     )
     assert not outcome.failures, str(outcome)
