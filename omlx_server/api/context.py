@@ -10,7 +10,7 @@ from omlx_server.api.activity.activity import Activity
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.exchange import Tracer
-from omlx_server.api.http.own_names import OwnNames
+from omlx_server.api.http.host import OwnNames
 from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metrics.metrics import AppMetrics
 from omlx_server.api.metrics.traffic import Traffic

@@ -12,7 +12,7 @@ from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.bodies import Bodies, bound_for
 from omlx_server.api.http.exchange import Tracer
-from omlx_server.api.http.own_names import OwnNames, is_loopback
+from omlx_server.api.http.host import OwnNames, is_loopback
 from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metric_helpers import OWN, VLLM
 from omlx_server.api.metrics.metrics import AppMetrics

@@ -15,7 +15,7 @@ from omlx_server.api.admin.answers import (
     MapBlock,
 )
 from omlx_server.api.admin.guard import ADMIN, require_admin
-from omlx_server.api.cache.prefix import prefix_of
+from omlx_server.api.cache.routes import prefix_of
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Operation, Query

@@ -12,7 +12,7 @@ from typing import Any, cast
 import orjson
 
 from omlx_server.api.anthropic import answers
-from omlx_server.api.anthropic.ids import tool_use_id
+from omlx_server.api.anthropic.turns import tool_use_id
 from omlx_server.api.chat.choices import TokenCounts
 from omlx_server.api.http import sse
 from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any
 
 from omlx_server.api.chat import shared_ends
-from omlx_server.api.chat.custom_tools import arguments_of
 from omlx_server.api.chat.fit_prompt import Fitted, Fitter
 from omlx_server.api.chat.images import ChatImages, Place
 from omlx_server.api.chat.plan import ChatPlan, plan_of, wanted_tokens
@@ -18,6 +17,7 @@ from omlx_server.api.chat.request import (
     MadeCustomCall,
     Message,
 )
+from omlx_server.api.chat.tools import arguments_of
 from omlx_server.api.http.json_body import refuse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.images import FIRST_ID, ImageSpan

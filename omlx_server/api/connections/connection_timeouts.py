@@ -29,8 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from omlx_server.api.connections.connections import Connections
-from omlx_server.api.connections.refusals import NoHttp, reply, too_large, too_many
+from omlx_server.api.connections.connections import Connections, NoHttp, reply, too_large, too_many
 from omlx_server.api.http.errors import response
 from omlx_server.api.http.host import network_of
 from omlx_server.errors import OmlxError, RequestTimeout

@@ -14,9 +14,9 @@ from omlx_server.api.chat.choices import (
     LoggedToken,
     WholeChoice,
 )
-from omlx_server.api.chat.custom_tools import InputReader, input_of
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.request import ChatRequest
+from omlx_server.api.chat.tools import InputReader, input_of
 from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation

@@ -20,7 +20,7 @@ from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.encoders import ServedEmbedder
 from omlx_server.api.openai.answers import Embedding, EmbeddingList
-from omlx_server.api.openai.completion_schema import Prompt, prompts_in
+from omlx_server.api.openai.completion_prompts import Prompt, prompts_in
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
 

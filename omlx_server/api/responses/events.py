@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import count
 
 from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, TokenCounts
-from omlx_server.api.chat.custom_tools import InputReader
 from omlx_server.api.chat.finish import Finish
+from omlx_server.api.chat.tools import InputReader
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import ItemStatus, OutputItem, Response
 from omlx_server.api.responses.event_types import (

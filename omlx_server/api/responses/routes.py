@@ -16,9 +16,8 @@ from omlx_server.api.http.exchange import left_out
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.responses import answers
-from omlx_server.api.responses.answer import ResponseAnswer
+from omlx_server.api.responses.answer import ResponseAnswer, compacted
 from omlx_server.api.responses.chat_form import prompt_request, renamed_params
-from omlx_server.api.responses.compaction import compacted
 from omlx_server.api.responses.event_types import AnyResponseEvent
 from omlx_server.api.responses.items.ids import ItemIds, new_response_id
 from omlx_server.api.responses.items.items import page

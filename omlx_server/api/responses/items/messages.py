@@ -8,7 +8,7 @@ lists of parts, others one text.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from omlx_server.api.chat.custom_tools import arguments_of
+from omlx_server.api.chat.tools import arguments_of
 from omlx_server.api.responses import answers
 from omlx_server.api.responses.items.seals import text_of, unseal_reasoning
 from omlx_server.api.responses.tool_names import ToolNames
