@@ -55,7 +55,9 @@ def _lane(
     exchange: Exchange, standings: Sequence[Standing], pace: float | None, now: float
 ) -> RequestAtWork:
     phases, speed = exchange.phases, work_of(exchange)
-    places = {_place(standing) for standing in standings} or {_unasked(phases)}
+    places = {_place(standing) for standing in standings}
+    if not places:  # the scheduler was not asked
+        places = {"decoding" if any(one.first is not None for one in phases) else "queued"}
     place = next(place for place in _FURTHEST if place in places)
     rate = pace if place == "prefilling" else speed.get("tokens_per_second")
     return {
@@ -87,10 +89,6 @@ def _place(standing: Standing) -> Place:
     if standing.place == "preempted" or standing.output:
         return "paused"
     return "restoring" if standing.waits_for is WaitReason.COLD else "queued"
-
-
-def _unasked(phases: Sequence[Phases]) -> Place:
-    return "decoding" if any(one.first is not None for one in phases) else "queued"
 
 
 def _cached(phases: Sequence[Phases], standings: Sequence[Standing]) -> int:

@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from omlx_server.api.access.tenant import SALT, client_of, salt_of, salt_to_reset
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.turn import read_and_encode
-from omlx_server.api.context import context_of, in_time
+from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import (
     MODEL,
     STATE,
@@ -70,9 +70,10 @@ class RequestPrefix:
 
 async def prefix_of(request: Request) -> RequestPrefix:
     """Return the prompt in the body of `request`. Raises as a chat completion."""
-    context = context_of(request)
-    chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
-    model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)
+    chat = await body_of(request, ChatRequest)
+    model = await context_of(request).models.find(
+        chat.model, adapter=chat.adapter, preset=chat.preset
+    )
     tokens = (await in_time(request, read_and_encode(chat, model, request))).tokens
     tenant = salt_of(request, chat.cache_salt)
     return RequestPrefix(chat.model, model, tuple(tokens), salted(tenant, model.adapter), tenant)

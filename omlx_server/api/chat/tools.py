@@ -1,4 +1,7 @@
-"""Custom tools, called with a text. A model sees functions with one parameter, `input`."""
+"""The tools of a chat request: those that the model sees, and those that it may or must call.
+
+Custom tools are called with a text. A model sees functions with one parameter, `input`.
+"""
 
 import json
 import re
@@ -33,8 +36,10 @@ _ANCHORS = re.compile(r"\A\^|(?<!\\)\$\Z")
 _SYNTAXES = {"lark": "Lark grammar", "regex": "regular expression"}
 
 
-def shown_custom(tool: ChatCustomTool) -> Mapping[str, Any]:
+def _shown(tool: ChatFunctionTool | ChatCustomTool) -> Mapping[str, Any]:
     """Return the function that the model sees."""
+    if isinstance(tool, ChatFunctionTool):
+        return tool.model_dump(exclude_unset=True)
     custom = tool.custom
     about = [custom.description] if custom.description else []
     if isinstance(custom.format, GrammarFormat):
@@ -46,8 +51,11 @@ def shown_custom(tool: ChatCustomTool) -> Mapping[str, Any]:
     return {"type": "function", "function": function}
 
 
-def custom_function(index: int, tool: ChatCustomTool) -> Function:
+def _function(index: int, tool: ChatFunctionTool | ChatCustomTool) -> Function:
     """Return the function that is enforced."""
+    if isinstance(tool, ChatFunctionTool):
+        plain, param = tool.function, f"tools.{index}.function.parameters"
+        return Function(plain.name, plain.parameters, strict=bool(plain.strict), param=param)
     custom = tool.custom
     if not isinstance(custom.format, GrammarFormat):
         return Function(custom.name, _parameters({"type": "string"}))
@@ -166,24 +174,6 @@ def toolbox_of(chat: ChatRequest) -> Toolbox:
         limited=len(names) < len(functions),
         many=chat.parallel_tool_calls is not False
         and not isinstance(choice, NamedFunction | NamedCustom),
-    )
-
-
-def _shown(tool: ChatFunctionTool | ChatCustomTool) -> Mapping[str, Any]:
-    if isinstance(tool, ChatCustomTool):
-        return shown_custom(tool)
-    return tool.model_dump(exclude_unset=True)
-
-
-def _function(index: int, tool: ChatFunctionTool | ChatCustomTool) -> Function:
-    if isinstance(tool, ChatCustomTool):
-        return custom_function(index, tool)
-    definition = tool.function
-    return Function(
-        definition.name,
-        definition.parameters,
-        strict=bool(definition.strict),
-        param=f"tools.{index}.function.parameters",
     )
 
 

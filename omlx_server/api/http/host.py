@@ -76,17 +76,13 @@ def names_here() -> frozenset[str]:
     return frozenset({*addresses, name, first, f"{first}.local"} - {"", ".local"})
 
 
-def whole_name() -> str:
-    return socket.getfqdn().lower()
-
-
 @dataclass(slots=True, eq=False)
 class OwnNames:
     """The names of this machine. `find` returns those without DNS, `ask_dns` the full name,
     slowly."""
 
     find: Callable[[], frozenset[str]] = names_here
-    ask_dns: Callable[[], str] = whole_name
+    ask_dns: Callable[[], str] = socket.getfqdn
     clock: Callable[[], float] = time.monotonic
     _names: frozenset[str] = frozenset()
     _whole_name: str = ""
@@ -120,7 +116,7 @@ class OwnNames:
             self._asking.start()
 
     def _hear(self) -> None:
-        self._whole_name = self.ask_dns()
+        self._whole_name = self.ask_dns().lower()
 
 
 def plain(name: str) -> str:

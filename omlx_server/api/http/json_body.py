@@ -9,13 +9,7 @@ from typing import Any, TypeVar
 
 import orjson
 from fastapi import Request
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema
 from starlette.requests import ClientDisconnect
 
@@ -65,6 +59,16 @@ def refuse(body: BaseModel, unsupported: Mapping[str, str]) -> None:
     for name, message in unsupported.items():
         if (value := getattr(body, name, None)) or type(value) in (int, float):
             raise BadRequest(message, param=name)
+
+
+def validated(kind: type[M], fields: Mapping[str, Any]) -> M:
+    """Return the request that another API's request asks for; fields that are None are left out.
+    Raises BadRequest."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise from_validation(error, frozenset(kind.model_fields)) from None
 
 
 async def read(request: Request, kind: type[M], limit: int) -> M:

@@ -11,15 +11,7 @@ from importlib.metadata import version
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from omlx_server import __version__
-from omlx_server.api.metric_helpers import (
-    MODEL,
-    OWN,
-    by_model,
-    counters,
-    gauges,
-    label_of,
-    sums,
-)
+from omlx_server.api.metric_helpers import MODEL, OWN, by_model, counters, gauges, label_of, sums
 from omlx_server.api.metrics import prefix_cache
 from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.served import ServedModels
@@ -68,10 +60,9 @@ class EngineMetrics:
         yield from _at_work({name: loads.get(name, _NO_LOAD) for name in self.names}, shared)
         yield self._oldest()
         yield from prefix_cache.of_models(caches, shared)
-        yield _preemptions(counted, shared)
+        yield from _counts(counted, shared)
         yield _stalls(counted)
         yield from _drafts(counted)
-        yield from _images(counted)
         yield self._texts.family(self.names, self._models.loaded())
         yield from prefix_cache.of_tiers(list(caches.values()), vitals.cold)
         account = account_of(self._models, self._responses, self._traffic)
@@ -108,12 +99,25 @@ def _at_work(loads: Mapping[str, Load], shared: str) -> Iterator[Metric]:
     )
 
 
-def _preemptions(counted: Mapping[str, Counted], shared: str) -> Metric:
-    return counters(
+def _counts(counted: Mapping[str, Counted], shared: str) -> Iterator[Metric]:
+    yield counters(
         f"{shared}num_preemptions",
         "Sequences that went back to the queue because memory was short.",
         (MODEL,),
         by_model({name: one.reliefs[Relief.PREEMPT] for name, one in counted.items()}),
+    )
+    yield counters(
+        "omlx_images_computed",
+        "Images, or tiles of images, that a vision tower has computed. One that is seen again, in "
+        "the next turn or elsewhere, is not computed again.",
+        (MODEL,),
+        by_model({name: one.images.computed for name, one in counted.items()}),
+    )
+    yield counters(
+        "omlx_images_seconds",
+        "Seconds that images took in vision towers.",
+        (MODEL,),
+        by_model({name: one.images.seconds for name, one in counted.items()}),
     )
 
 
@@ -143,22 +147,6 @@ def _drafts(counted: Mapping[str, Counted]) -> Iterator[Metric]:
     )
     yield counters(
         "omlx_accepted_draft_tokens", "Drafted tokens that were right.", labels, accepted
-    )
-
-
-def _images(counted: Mapping[str, Counted]) -> Iterator[Metric]:
-    yield counters(
-        "omlx_images_computed",
-        "Images, or tiles of images, that a vision tower has computed. One that is seen again, in "
-        "the next turn or elsewhere, is not computed again.",
-        (MODEL,),
-        by_model({name: one.images.computed for name, one in counted.items()}),
-    )
-    yield counters(
-        "omlx_images_seconds",
-        "Seconds that images took in vision towers.",
-        (MODEL,),
-        by_model({name: one.images.seconds for name, one in counted.items()}),
     )
 
 

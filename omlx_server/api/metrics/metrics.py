@@ -18,7 +18,7 @@ from omlx_server.api.metric_helpers import MODEL, OWN, VLLM, counters, label_of
 from omlx_server.api.metrics.engine import EngineMetrics
 from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.served import ServedModels
-from omlx_server.api.response_store.store import NoStore, Store
+from omlx_server.api.response_store.store import MemoryStore, Store
 from omlx_server.core.request import Admitted, Restored
 
 router = APIRouter()
@@ -86,7 +86,7 @@ class AppMetrics:
         self.registry = CollectorRegistry()
         self._shared = shared
         traffic = traffic or Traffic()
-        self._engines = EngineMetrics(models, shared, responses or NoStore(), traffic)
+        self._engines = EngineMetrics(models, shared, responses or MemoryStore(0, 0), traffic)
         self.flows = TokenFlows(shared)
         for collector in (self._engines, *others, traffic, self.flows):
             self.registry.register(collector)

@@ -6,14 +6,11 @@ so the next request has the same prompt.
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import EngineFields, TokenFields
-from omlx_server.api.http.errors import from_validation
-from omlx_server.api.http.json_body import refuse
+from omlx_server.api.http.json_body import refuse, validated
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.ollama.request import (
     Format,
@@ -32,7 +29,6 @@ from omlx_server.text.reasoning.effort import switches
 Fields = dict[str, Any]
 Waiting = list[tuple[str, str]]
 """The ids and names of calls that have no result yet, the oldest first."""
-M = TypeVar("M", bound=BaseModel)
 
 _NO_TEMPLATE = "a template in a request is refused; the model's own is used"
 _NO_CONTEXT = "this server keeps no context; send the conversation to /api/chat"
@@ -53,7 +49,7 @@ def of_chat(body: OllamaChatRequest, model: ServedModel) -> ChatRequest:
     fields: Fields = {"messages": chat_messages(turns), "tools": tools or None}
     if turns and turns[-1].role == "assistant" and not turns[-1].tool_calls:
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
-    return _validated(ChatRequest, {**fields, **_chat_fields(body, model)})
+    return validated(ChatRequest, {**fields, **_chat_fields(body, model)})
 
 
 def of_prompt(body: GenerateRequest, model: ServedModel) -> ChatRequest:
@@ -62,7 +58,7 @@ def of_prompt(body: GenerateRequest, model: ServedModel) -> ChatRequest:
     content = content_of(body.prompt or "", body.images or (), "images")
     turns: list[Fields] = [{"role": "system", "content": body.system}] if body.system else []
     turns.append({"role": "user", "content": content})
-    return _validated(ChatRequest, {"messages": turns, **_chat_fields(body, model)})
+    return validated(ChatRequest, {"messages": turns, **_chat_fields(body, model)})
 
 
 def of_text(body: GenerateRequest, model: ServedModel) -> CompletionRequest:
@@ -78,7 +74,7 @@ def of_text(body: GenerateRequest, model: ServedModel) -> CompletionRequest:
         **_shared_fields(body),
     }
     most = model.defaults.max_tokens or _NO_LIMIT_TOKENS
-    return _validated(CompletionRequest, {"max_tokens": most, **_without_nones(fields)})
+    return validated(CompletionRequest, {"max_tokens": most, **fields})
 
 
 def _chat_fields(body: WrittenRequest, model: ServedModel) -> Fields:
@@ -127,17 +123,6 @@ def _thinking(body: WrittenRequest, model: ServedModel) -> Fields:
     if think is True:
         return {"chat_template_kwargs": switches(model.template.variables, on=True)}
     return {"reasoning_effort": think}
-
-
-def _without_nones(fields: Fields) -> Fields:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _validated(kind: type[M], fields: Fields) -> M:
-    try:
-        return kind.model_validate(_without_nones(fields))
-    except ValidationError as error:
-        raise from_validation(error, frozenset(kind.model_fields)) from None
 
 
 def chat_messages(messages: Sequence[GivenMessage]) -> list[Fields]:

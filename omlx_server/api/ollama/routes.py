@@ -13,16 +13,13 @@ from starlette.responses import Response
 from omlx_server.api.chat.choices import CACHE_HEADERS, Choices, WholeChoice
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.turn import ChatTurn
-from omlx_server.api.context import context_of
+from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
-from omlx_server.api.http import json_body
 from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.encoders import CHAT, EMBEDDING, ServedEmbedder
-from omlx_server.api.models.served_model import ServedModel
+from omlx_server.api.models.served_model import CHAT, EMBEDDING, ServedEmbedder, ServedModel
 from omlx_server.api.ollama import answers, prompt
-from omlx_server.api.ollama.lines import JsonLineStream, line
 from omlx_server.api.ollama.request import (
     EmbeddingsRequest,
     EmbedRequest,
@@ -35,6 +32,8 @@ from omlx_server.api.ollama.request import (
 from omlx_server.api.ollama.shapes import (
     AnswerShape,
     AnswerShapes,
+    JsonLineStream,
+    line,
     loaded,
     message_body,
     nanoseconds,
@@ -81,21 +80,20 @@ class _Job:
 @router.post("/api/chat", openapi_extra=_CHAT)
 async def chat(request: Request) -> Response:
     """Answer a conversation, whole or as JSON lines."""
-    context = context_of(request)
-    body = await json_body.read(request, OllamaChatRequest, context.max_body_bytes)
+    body = await body_of(request, OllamaChatRequest)
     if not body.messages:
         return await _load_or_unload(request, body, message_body)
     job = await _load(request, body)
     beside = prompt.image_chars(body.messages)
-    chat_request = await context.threads.run(prompt.of_chat, body, job.model, beside=beside)
+    run = context_of(request).threads.run
+    chat_request = await run(prompt.of_chat, body, job.model, beside=beside)
     return await _chat_answer(job, chat_request, message_body)
 
 
 @router.post("/api/generate", openapi_extra=_GENERATE)
 async def generate(request: Request) -> Response:
     """Answer a prompt, or continue it, whole or as JSON lines."""
-    context = context_of(request)
-    body = await json_body.read(request, GenerateRequest, context.max_body_bytes)
+    body = await body_of(request, GenerateRequest)
     if not (body.prompt or body.suffix or body.images):
         return await _load_or_unload(request, body, response_body)
     job = await _load(request, body)
@@ -103,7 +101,8 @@ async def generate(request: Request) -> Response:
         choices = await while_connected(request.receive, _continue(job, body))
         return await _answer(job, choices, response_body)
     beside = sum(map(len, body.images or ()))
-    chat_request = await context.threads.run(prompt.of_prompt, body, job.model, beside=beside)
+    run = context_of(request).threads.run
+    chat_request = await run(prompt.of_prompt, body, job.model, beside=beside)
     return await _chat_answer(job, chat_request, response_body)
 
 
@@ -177,7 +176,7 @@ async def _lines(shapes: AnswerShapes, choices: Choices) -> AsyncGenerator[bytes
 @router.post("/api/embed", openapi_extra=_EMBED)
 async def embed(request: Request) -> Response:
     """Return a vector for each text, in order. An empty text only loads the model."""
-    body = await json_body.read(request, EmbedRequest, context_of(request).max_body_bytes)
+    body = await body_of(request, EmbedRequest)
     began = time.monotonic()
     model = await _embedder(request, body.model, body.keep_alive)
     load_seconds = time.monotonic() - began
@@ -199,7 +198,7 @@ async def embed(request: Request) -> Response:
 @router.post("/api/embeddings", openapi_extra=_EMBEDDINGS)
 async def embeddings(request: Request) -> Response:
     """Return a vector for one text. An empty text only loads the model."""
-    body = await json_body.read(request, EmbeddingsRequest, context_of(request).max_body_bytes)
+    body = await body_of(request, EmbeddingsRequest)
     model = await _embedder(request, body.model, body.keep_alive)
     texts = [body.prompt] if body.prompt else []
     vectors, _ = await _vectors(request, model, texts, truncate_prompt_tokens=_WHAT_FITS)

@@ -21,10 +21,10 @@ from omlx_server.api.chat.choices import (
     WholeChoice,
     logged,
 )
-from omlx_server.api.chat.finish import Finish
-from omlx_server.api.context import context_of, in_time
+from omlx_server.api.chat.request import Finish
+from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
-from omlx_server.api.http import json_body, sse
+from omlx_server.api.http import sse
 from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
@@ -57,7 +57,7 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 async def completions(request: Request) -> Response:
     """Continue one prompt or several, whole or as a stream of server-sent events."""
     context = context_of(request)
-    body = await json_body.read(request, CompletionRequest, context.max_body_bytes)
+    body = await body_of(request, CompletionRequest)
     model = await context.models.find(body.model, adapter=body.adapter, preset=body.preset)
     body.check()
     encoding = context.threads.run(completion_prompts.encode, body, model)
@@ -255,14 +255,10 @@ async def merged(streams: Sequence[AsyncIterator[A]], at_once: int) -> AsyncGene
         while (item := await items.get()) is not None:
             room.release()
             yield item
-        await _finished(work)
+        try:
+            await work
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
     finally:
         work.cancel()
         await asyncio.wait({work})
-
-
-async def _finished(work: asyncio.Task[None]) -> None:
-    try:
-        await work
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
