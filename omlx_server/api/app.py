@@ -26,7 +26,6 @@ from omlx_server.api.http.anthropic_errors import REQUEST_ID as ANTHROPIC_ID
 from omlx_server.api.http.bodies import BODY
 from omlx_server.api.http.exchange import REQUEST_ID, Exchanges
 from omlx_server.api.metrics import metrics
-from omlx_server.api.ollama import embed as ollama_embed
 from omlx_server.api.ollama import models as ollama_models
 from omlx_server.api.ollama import pull as ollama_pull
 from omlx_server.api.ollama import routes as ollama
@@ -50,7 +49,7 @@ _PARTS = (
     tokenize,
     cache,
 )
-_OLLAMA_PARTS = (ollama, ollama_embed, ollama_models)
+_OLLAMA_PARTS = (ollama, ollama_models)
 _ADMIN_PARTS = (admin_models, admin_activity, admin_cache, admin_settings, admin_fetch)
 
 

@@ -2,35 +2,38 @@
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request
+from pydantic import BaseModel
 
 from omlx_server.api.activity.activity import Activity
+from omlx_server.api.http import json_body
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.exchange import Tracer
-from omlx_server.api.http.own_names import OwnNames
+from omlx_server.api.http.host import OwnNames
 from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metrics.metrics import AppMetrics
 from omlx_server.api.metrics.traffic import Traffic
-from omlx_server.api.models.fetcher import ModelFetcher
+from omlx_server.api.models.listing import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.rank_health import RankHealth
-from omlx_server.api.response_store.store import NoStore, Store
+from omlx_server.api.response_store.store import MemoryStore, Store
 from omlx_server.api.settings_editor import SettingsEditor
 from omlx_server.api.text_threads import TextThreads
 from omlx_server.api.worker_threads import WorkerThreads
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 CONTEXT = "omlx.context"
 """The key of a request's ASGI scope under which its ApiContext is kept."""
 
 
-def make_image_threads() -> WorkerThreads:
-    """Return the threads that decode images, at most one bitmap each."""
-    return WorkerThreads("images", 2, patience=60.0, niceness=10)
+# They decode images, at most one bitmap each.
+_image_threads = partial(WorkerThreads, "images", 2, patience=60.0, niceness=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class ApiContext:
     allowed_hosts: tuple[str, ...] = ()
     own_names: OwnNames | None = None
     cors_origins: tuple[str, ...] = ()
-    responses: Store = field(default_factory=NoStore)
+    responses: Store = field(default_factory=lambda: MemoryStore(0, 0))
     tracer: Tracer | None = None
     admin: AdminAccess = field(default_factory=AdminAccess)
     shows_metrics: bool = True
@@ -67,7 +70,7 @@ class ApiContext:
     settings: SettingsEditor | None = None
     fetcher: ModelFetcher | None = None
     threads: TextThreads = field(default_factory=TextThreads)
-    image_threads: WorkerThreads = field(default_factory=make_image_threads)
+    image_threads: WorkerThreads = field(default_factory=_image_threads)
     ranks: Callable[[], Sequence[RankHealth]] = tuple
     traffic: Traffic = field(default_factory=Traffic)
 
@@ -75,6 +78,11 @@ class ApiContext:
 def context_of(request: Request) -> ApiContext:
     context: ApiContext = request.scope[CONTEXT]
     return context
+
+
+async def body_of(request: Request, kind: type[M]) -> M:
+    """Read the JSON body of a request. Raises as `json_body.read`."""
+    return await json_body.read(request, kind, context_of(request).max_body_bytes)
 
 
 async def in_time(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -18,7 +18,7 @@ from omlx_server.api.activity.activity import Activity
 from omlx_server.api.app import create_app
 from omlx_server.api.connections.server import HttpServer
 from omlx_server.api.context import ApiContext
-from omlx_server.api.http.own_names import for_others
+from omlx_server.api.http.host import for_others
 from omlx_server.api.models.served import ServedModels
 from omlx_server.compute import FAST_BLAS
 from omlx_server.compute.hardware import device

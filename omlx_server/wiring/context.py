@@ -12,15 +12,15 @@ from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.bodies import Bodies, bound_for
 from omlx_server.api.http.exchange import Tracer
-from omlx_server.api.http.own_names import OwnNames, is_loopback
+from omlx_server.api.http.host import OwnNames, is_loopback
 from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metric_helpers import OWN, VLLM
 from omlx_server.api.metrics.metrics import AppMetrics
 from omlx_server.api.metrics.traffic import Traffic
-from omlx_server.api.models.fetcher import ModelFetcher
+from omlx_server.api.models.listing import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.disk import DiskStore
-from omlx_server.api.response_store.store import MemoryStore, NoStore, Store
+from omlx_server.api.response_store.store import MemoryStore, Store
 from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import TokenFileError, admin_token, read_admin_token
@@ -104,7 +104,7 @@ def make_response_store(settings: Settings) -> Store:
     """Return the store of responses: in memory if its directory can't be used."""
     wanted = settings.responses
     if wanted.store == "off":
-        return NoStore()
+        return MemoryStore(0, 0)
     if wanted.store == "disk":
         if settings.cache.hot_cache_only:
             _log.warning("cache.hot_cache_only is on, so responses are kept in memory only")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from omlx_server.api.models.encoders import ServedEmbedder, ServedReranker
+from omlx_server.api.models.served_model import ServedEmbedder, ServedReranker
 from omlx_server.compute.embed.batch import Work as Slices
 from omlx_server.compute.embed.cross_encoder import CrossEncoder
 from omlx_server.compute.embed.embedder import Embedder

@@ -1,13 +1,14 @@
 """Resolves names of models and fetches models for a running server."""
 
 import threading
+from collections.abc import Iterable
 from functools import partial
 
-from omlx_server.api.models.fetcher import MOST_AT_ONCE, Fetched, Kind, Resolved
+from omlx_server.api.models.listing import MOST_AT_ONCE, Kind, ModelFetched, ModelResolved
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
-from omlx_server.models.locate import find_installed, near_names
+from omlx_server.models.locate import Located, find_installed, near_names
 from omlx_server.models.progress import ProgressListener
 from omlx_server.models.pull import pull_or_make
 from omlx_server.wiring.known import KnownModels
@@ -21,7 +22,7 @@ class DiskFetcher:
         self._known = models
         self.free = threading.BoundedSemaphore(MOST_AT_ONCE)
 
-    def resolve(self, name: str) -> Resolved:
+    def resolve(self, name: str) -> ModelResolved:
         settings = self._known.settings
         target = settings.models.resolve_alias(name)
         try:
@@ -35,24 +36,51 @@ class DiskFetcher:
                 located = find_installed(target, settings.models)
         except ModelUnavailable as error:
             alias = target if target != name else None
-            return Resolved(name, "directory", alias, problem=_whole(error))
+            return _resolved(name, "directory", alias, problem=_whole(error))
         alias = target if target != name else None
         below = located is not None and any(
             located.path.is_relative_to(place.expanduser()) for place in settings.models.dirs
         )
         kind: Kind = "directory" if below else "hub" if hub_name(target) else "unknown"
         kind = "catalogue" if is_ours else kind
-        if located is not None:
-            return Resolved(name, kind, alias, located.names, str(located.path))
-        near = () if kind != "unknown" else tuple(near_names(target, settings.models))
-        return Resolved(name, kind, alias, suggestions=near)
+        is_unknown = located is None and kind == "unknown"
+        near = near_names(target, settings.models) if is_unknown else ()
+        return _resolved(name, kind, alias, located, suggestions=near)
 
-    def fetch(self, name: str, progress: ProgressListener) -> Fetched:
+    def fetch(self, name: str, progress: ProgressListener) -> ModelFetched:
         settings = self._known.settings
         wanted = settings.models.resolve_alias(name)
         make = partial(find_model, wanted, settings)
         done = pull_or_make(wanted, settings.models, progress, make)
-        return Fetched(done.model.names, str(done.model.path), done.fetched_bytes, done.is_checked)
+        return {
+            "type": "done",
+            "model": done.model.names[0],
+            "names": list(done.model.names),
+            "path": str(done.model.path),
+            "fetched_bytes": done.fetched_bytes,
+            "checked": done.is_checked,
+        }
+
+
+def _resolved(
+    name: str,
+    kind: Kind,
+    alias: str | None,
+    located: Located | None = None,
+    *,
+    problem: str | None = None,
+    suggestions: Iterable[str] = (),
+) -> ModelResolved:
+    return {
+        "name": name,
+        "kind": kind,
+        "alias_of": alias,
+        "here": located is not None,
+        "names": list(located.names) if located else [],
+        "path": str(located.path) if located else None,
+        "problem": problem,
+        "suggestions": list(suggestions),
+    }
 
 
 def _whole(error: ModelUnavailable) -> str:

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from omlx_server.api.models import encoders
-from omlx_server.api.models.encoders import Role
 from omlx_server.api.models.listing import ModelListing
+from omlx_server.api.models.served_model import CHAT, EMBEDDING, NOTHING, RERANKING, Role
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.engine.pool.entry import ModelRequest
@@ -29,9 +28,9 @@ from omlx_server.wiring.overrides.in_force import request_defaults
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 2.0
 _ROLES = {
-    ModelKind.CHAT: encoders.CHAT,
-    ModelKind.EMBEDDING: encoders.EMBEDDING,
-    ModelKind.RERANK: encoders.RERANKING,
+    ModelKind.CHAT: CHAT,
+    ModelKind.EMBEDDING: EMBEDDING,
+    ModelKind.RERANK: RERANKING,
 }
 
 
@@ -69,11 +68,11 @@ class KnownModels:
     def __init__(self, settings: Settings, first: Located, found: FoundEncoders) -> None:
         self.settings = settings
         self._created = int(time.time())
-        self._fixed = [_source(first, encoders.CHAT)]
+        self._fixed = [_source(first, CHAT)]
         if found.embedder is not None:
-            self._fixed.append(_source(found.embedder, encoders.EMBEDDING))
+            self._fixed.append(_source(found.embedder, EMBEDDING))
         if found.reranker is not None:
-            self._fixed.append(_source(found.reranker, encoders.RERANKING))
+            self._fixed.append(_source(found.reranker, RERANKING))
         self._disk = _Disk(away=away(settings.models))
         _tell_away(self._disk.away)
         self._looked_at = 0.0
@@ -168,7 +167,7 @@ class KnownModels:
         if context is not None:
             context = context_of(overrides, context)
         listing = ModelListing(source.role, names, wanted, self._created, context)
-        if source.role is not encoders.CHAT:
+        if source.role is not CHAT:
             return listing
         return replace(
             listing,
@@ -181,7 +180,7 @@ class KnownModels:
         )
 
     def adapter_places(self, source: KnownModel) -> AdapterPlaces | None:
-        if source.role is not encoders.CHAT:
+        if source.role is not CHAT:
             return None
         located, directory = source.located, self.settings.adapters.directory
         served = source.key == self._fixed[0].key
@@ -209,7 +208,7 @@ def _look(places: Places) -> _Disk:
 
 
 def _unfit(model: Installed, created: int) -> ModelListing:
-    role = _ROLES.get(model.kind, encoders.NOTHING)
+    role = _ROLES.get(model.kind, NOTHING)
     wanted = ModelRequest(str(model.path), model.weight_bytes, name=model.names[0])
     return ModelListing(
         role, model.names, wanted, created, model.context_length, problem=model.problem
@@ -227,8 +226,8 @@ def _source(located: Located, role: Role) -> KnownModel:
     context = about.context_length if about else None
     recommended = about.recommended if about else {}
     no_images = lacks_for_images(located.path)
-    if role is encoders.CHAT or (role is encoders.RERANKING and not is_encoder(located.path)):
+    if role is CHAT or (role is RERANKING and not is_encoder(located.path)):
         return KnownModel(located, ModelKind.CHAT, role, nbytes, context, no_images, recommended)
-    kind = ModelKind.EMBEDDING if role is encoders.EMBEDDING else ModelKind.RERANK
+    kind = ModelKind.EMBEDDING if role is EMBEDDING else ModelKind.RERANK
     length = encoder_length(located.path)
     return KnownModel(located, kind, role, nbytes, length, no_images, recommended)

@@ -5,10 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from omlx_server.api.models.encoders import CHAT, EMBEDDING, RERANKING, ServedEmbedder
 from omlx_server.api.models.listing import ModelListing, Vitals
 from omlx_server.api.models.served import ServedModels
-from omlx_server.api.models.served_model import Served, ServedModel
+from omlx_server.api.models.served_model import (
+    CHAT,
+    EMBEDDING,
+    RERANKING,
+    Served,
+    ServedEmbedder,
+    ServedModel,
+)
 from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport

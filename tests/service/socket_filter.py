@@ -40,7 +40,7 @@ def allow_only(families: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    from omlx_server.api.http.own_names import names_here
+    from omlx_server.api.http.host import names_here
 
     allow_only([int(getattr(socket, name)) for name in sys.argv[1:]])
     try:

@@ -75,11 +75,13 @@ class AccessGuard:
             return Forbidden(_FOREIGN_HOST)
         if not await self._is_welcome(headers.get("origin", "")):
             return Forbidden("this Origin is not allowed; see server.cors_origins")
-        if not (_is_open(scope["path"]) or is_authorized(self._context, headers)):
+        is_open = scope["path"] in _OPEN_PATHS or scope["path"].startswith(_OPEN_BELOW)
+        if not (is_open or is_authorized(self._context, headers)):
             return NotAuthorized("a valid API key is needed: Authorization: Bearer KEY")
         if scope["method"] in _BODIED:
             wanted = _media_types(scope["path"], headers)
-            if _media_type(headers) not in wanted:
+            media = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if media not in wanted:
                 return UnsupportedMedia(f"send the body as {wanted[0]}")
         return None
 
@@ -100,10 +102,6 @@ class AccessGuard:
         if host in self._hosts:
             return True
         return self._own_names is not None and await self._own_names.has(host)
-
-
-def _is_open(path: str) -> bool:
-    return path in _OPEN_PATHS or path.startswith(_OPEN_BELOW)
 
 
 def is_authorized(context: ApiContext, headers: Headers) -> bool:
@@ -128,7 +126,3 @@ def _media_types(path: str, headers: Headers) -> tuple[str, ...]:
     wanted = _BODIES.get(path, _JSON)
     is_of_page = "origin" in headers or "sec-fetch-site" in headers
     return (*wanted, _FORM) if path.startswith("/api/") and not is_of_page else wanted
-
-
-def _media_type(headers: Headers) -> str:
-    return headers.get("content-type", "").partition(";")[0].strip().lower()

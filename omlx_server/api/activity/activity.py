@@ -9,11 +9,9 @@ from omlx_server.api.activity.answers import (
     RequestAtWork,
     Requests,
 )
-from omlx_server.api.activity.lanes import lanes
+from omlx_server.api.activity.history import MemoryHistory, RecentExchanges
+from omlx_server.api.activity.lanes import StandingsAsked, lanes
 from omlx_server.api.activity.live import Broadcast
-from omlx_server.api.activity.memory import MemoryHistory
-from omlx_server.api.activity.recent import RecentExchanges
-from omlx_server.api.activity.standings import StandingsAsked
 from omlx_server.api.http.sse import named
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.listing import ModelListing

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from omlx_server.api.activity.answers import LiveState, MemoryTold, Requests
-from omlx_server.api.admin.guard import ADMIN, require_admin
+from omlx_server.api.admin.guard import require_admin
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import Events, Operation, Query
 from omlx_server.api.http.json import JsonResponse
@@ -13,24 +13,22 @@ from omlx_server.errors import BadRequest
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 
-_MEMORY = Operation("Admin", MemoryTold, may_fail=ADMIN).extra
-_REQUESTS = Operation("Admin", Requests, may_fail=ADMIN).extra
 _LIVE = Operation(
     "Admin",
     None,
     events=Events(LiveState, named=True),
     query=(Query("events", int, "End after so many events. Without it the stream does not end."),),
-    may_fail=(*ADMIN, 429, 503),
+    may_fail=(429, 503),
 ).extra
 
 
-@router.get("/admin/memory", openapi_extra=_MEMORY)
+@router.get("/admin/memory", openapi_extra=Operation("Admin", MemoryTold).extra)
 async def memory(request: Request) -> Response:
     """The use of the memory in the last ten minutes."""
     return JsonResponse(context_of(request).activity.memory.history())
 
 
-@router.get("/admin/requests", openapi_extra=_REQUESTS)
+@router.get("/admin/requests", openapi_extra=Operation("Admin", Requests).extra)
 async def requests(request: Request) -> Response:
     """The requests at work and the last ones done, without their texts."""
     return JsonResponse(await context_of(request).activity.requests())

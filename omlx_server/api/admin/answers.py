@@ -6,6 +6,7 @@ from typing_extensions import TypedDict
 
 from omlx_server.api.activity.answers import CacheCounters
 from omlx_server.api.http.errors import ErrorDetails
+from omlx_server.api.models.listing import ModelFetched
 
 
 class AdminModel(TypedDict):
@@ -96,20 +97,6 @@ class CacheComparison(TypedDict):
     stored: list[str]
 
 
-class ModelResolved(TypedDict):
-    """The model that a name stands for. `here`: it is on the disk, at `path`. `names` may be used
-    in requests. `problem`: why it can't be used. `suggestions`: names near an unknown one."""
-
-    name: str
-    kind: Literal["directory", "hub", "catalogue", "unknown"]
-    alias_of: str | None
-    here: bool
-    names: list[str]
-    path: str | None
-    problem: str | None
-    suggestions: list[str]
-
-
 class FetchProgress(TypedDict):
     """`done` of `total` in bytes, or in tensors, of one `stage`: look, download, verify and the
     like. The stages come one after another. `total` is 0 while it is not known."""
@@ -118,18 +105,6 @@ class FetchProgress(TypedDict):
     stage: str
     done: int
     total: int
-
-
-class ModelFetched(TypedDict):
-    """The last event: the model is here. `fetched_bytes` came over the network. `checked` is false
-    where the hub could not be asked, and what was here was taken."""
-
-    type: Literal["done"]
-    model: str
-    names: list[str]
-    path: str
-    fetched_bytes: int
-    checked: bool
 
 
 class FetchError(TypedDict):

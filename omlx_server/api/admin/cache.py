@@ -2,20 +2,14 @@
 
 import time
 from collections.abc import Sequence
-from functools import partial
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from omlx_server.api.activity.activity import counters
-from omlx_server.api.admin.answers import (
-    CacheComparison,
-    CacheMap,
-    CacheStretch,
-    MapBlock,
-)
-from omlx_server.api.admin.guard import ADMIN, require_admin
-from omlx_server.api.cache.prefix import prefix_of
+from omlx_server.api.admin.answers import CacheComparison, CacheMap, MapBlock
+from omlx_server.api.admin.guard import require_admin
+from omlx_server.api.cache.routes import prefix_of
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Operation, Query
@@ -24,7 +18,7 @@ from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.prefix_cache.block_map import MappedBlock, mapped
-from omlx_server.core.prefix_cache.divergence import Divergence, divergence
+from omlx_server.core.prefix_cache.divergence import divergence
 from omlx_server.errors import BadRequest, Conflict
 
 router = APIRouter(dependencies=[Depends(require_admin)])
@@ -33,10 +27,8 @@ MOST_BLOCKS = 4000
 MOST_PIECES = 20_000
 MOST_STORED = 64
 _NAME = Query("model", str, "Which model; it may be left out where one is loaded.")
-_MAP = Operation("Admin", CacheMap, query=(_NAME,), may_fail=(*ADMIN, *MODEL, 409, *WORK)).extra
-_COMPARE = Operation(
-    "Admin", CacheComparison, body=ChatRequest, may_fail=ADMIN + MODEL + STATE
-).extra
+_MAP = Operation("Admin", CacheMap, query=(_NAME,), may_fail=(*MODEL, 409, *WORK)).extra
+_COMPARE = Operation("Admin", CacheComparison, body=ChatRequest, may_fail=MODEL + STATE).extra
 
 
 @router.get("/admin/cache", openapi_extra=_MAP)
@@ -75,7 +67,10 @@ async def compare(request: Request) -> Response:
         "prompt_tokens": len(tokens),
         "cached_tokens": divergent.cached,
         "block_tokens": divergent.block_tokens,
-        "blocks": _stretches(divergent),
+        "blocks": [
+            {"start": one.start, "stop": one.stop, "tier": one.tier.value if one.tier else None}
+            for one in divergent.stretches
+        ],
         "pieces": pieces,
         "pieces_start": start,
         "diverges_at": divergent.diverges_at,
@@ -120,13 +115,6 @@ def _short(key: BlockKey) -> str:
     return key.hex()[:16]
 
 
-def _stretches(found: Divergence) -> list[CacheStretch]:
-    return [
-        {"start": one.start, "stop": one.stop, "tier": one.tier.value if one.tier else None}
-        for one in found.stretches
-    ]
-
-
 def first_piece(tokens: int, diverges_at: int | None) -> int:
     """Return the first token to show, with the divergence in the middle."""
     middle = (diverges_at or 0) - MOST_PIECES // 2
@@ -134,9 +122,5 @@ def first_piece(tokens: int, diverges_at: int | None) -> int:
 
 
 def _pieces(model: ServedModel, tokens: Sequence[int]) -> list[str]:
-    text = partial(_text, model)
-    return [text(token) for token in tokens]
-
-
-def _text(model: ServedModel, token: int) -> str:
-    return model.tokenizer.token_text(token) if token < model.vocab else ""
+    text = model.tokenizer.token_text
+    return [text(token) if token < model.vocab else "" for token in tokens]

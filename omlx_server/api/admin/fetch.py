@@ -7,19 +7,23 @@ from contextlib import aclosing
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from omlx_server.api.admin.answers import FetchEvent, FetchProgress, ModelFetched, ModelResolved
-from omlx_server.api.admin.guard import ADMIN, require_admin
+from omlx_server.api.admin.answers import FetchEvent, FetchProgress
+from omlx_server.api.admin.guard import require_admin
 from omlx_server.api.admin.models import ModelName
-from omlx_server.api.context import context_of
+from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, Events, Operation, Query
-from omlx_server.api.http import json_body
 from omlx_server.api.http.errors import envelope
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.sse import EventStream, named
 from omlx_server.api.metric_helpers import label_of
-from omlx_server.api.models.fetcher import MOST_AT_ONCE, Fetched, ModelFetcher
-from omlx_server.api.models.listing import Catalogue
+from omlx_server.api.models.listing import (
+    MOST_AT_ONCE,
+    Catalogue,
+    ModelFetched,
+    ModelFetcher,
+    ModelResolved,
+)
 from omlx_server.errors import (
     BadRequest,
     ModelNotFound,
@@ -34,13 +38,13 @@ router = APIRouter(dependencies=[Depends(require_admin)])
 
 _TOLD_SECONDS = 0.25
 _NAME = Query("name", str, "As `omlx-server pull` takes it.")
-_RESOLVE = Operation("Admin", ModelResolved, query=(_NAME,), may_fail=(*ADMIN, 503)).extra
+_RESOLVE = Operation("Admin", ModelResolved, query=(_NAME,), may_fail=(503,)).extra
 _PULL = Operation(
     "Admin",
     None,
     body=ModelName,
     events=Events(FetchEvent, named=True),
-    may_fail=(*ADMIN, *MODEL, 429, 503),
+    may_fail=(*MODEL, 429, 503),
 ).extra
 FetchStep = FetchProgress | ModelFetched
 
@@ -62,27 +66,20 @@ async def resolve(request: Request, name: str | None = None) -> Response:
             f"a name of at most {LONGEST_NAME} characters is needed, as ?name=", param="name"
         )
     resolved = await asyncio.to_thread(_fetcher(request).resolve, name)
-    answer: ModelResolved = {
-        "name": resolved.name,
-        "kind": resolved.kind,
-        "alias_of": resolved.alias_of,
-        "here": resolved.path is not None,
-        "names": list(resolved.names),
-        "path": resolved.path,
-        "problem": resolved.problem,
-        "suggestions": list(resolved.suggestions),
-    }
-    return JsonResponse(answer)
+    return JsonResponse(resolved)
 
 
 @router.post("/admin/models/pull", openapi_extra=_PULL)
 async def pull(request: Request) -> Response:
     """Fetch a model, and tell of it as server-sent events. Closing the connection ends it; what has
     come stays for the next time."""
-    context = context_of(request)
-    body = await json_body.read(request, ModelName, context.max_body_bytes)
+    body = await body_of(request, ModelName)
     steps = await fetching(request, body.model)
-    return EventStream(_events(steps), context.keepalive_seconds, on_error=_as_event)
+    return EventStream(
+        _events(steps),
+        context_of(request).keepalive_seconds,
+        on_error=lambda error: named({"type": "error", **envelope(error)}),
+    )
 
 
 async def fetching(request: Request, name: str) -> AsyncGenerator[FetchStep, None]:
@@ -90,13 +87,13 @@ async def fetching(request: Request, name: str) -> AsyncGenerator[FetchStep, Non
     FetchProblem. Raises ModelNotFound, and Unavailable where nothing is fetched."""
     fetcher = _fetcher(request)
     resolved = await asyncio.to_thread(fetcher.resolve, name)
-    if resolved.kind == "unknown":
-        near = f" Did you mean {' or '.join(resolved.suggestions)}?" if resolved.suggestions else ""
+    if resolved["kind"] == "unknown":
+        others = resolved["suggestions"]
+        near = f" Did you mean {' or '.join(others)}?" if others else ""
         raise ModelNotFound(f"There is no model {name[:200]!r}.{near}", param="model")
     # Not the client's own text, which may be an address with a query.
-    current().about = label_of(
-        resolved.names[0] if resolved.names else resolved.alias_of or resolved.name
-    )
+    names = [*resolved["names"], resolved["alias_of"], resolved["name"]]
+    current().about = label_of(next(filter(None, names)))
     return _steps(fetcher, name, context_of(request).models.catalogue)
 
 
@@ -120,7 +117,8 @@ async def _steps(
         raise QueueFull(f"{MOST_AT_ONCE} models are being fetched already", retry_after=10)
     progress = _Latest()
     task = asyncio.ensure_future(asyncio.to_thread(_fetch, fetcher, name, progress))
-    task.add_done_callback(_retrieve_exception)
+    # Somebody must look at an exception, or asyncio would log it.
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
         last_sent = None
         while not task.done():
@@ -129,7 +127,7 @@ async def _steps(
                 yield last_sent
             await asyncio.wait({task}, timeout=_TOLD_SECONDS)
         await catalogue.refresh(anew=True)  # so that it can be used at once
-        yield _done(task.result())
+        yield task.result()
     except ModelUnavailable as error:
         raise FetchProblem(
             f"{error.message}. {error.hint}" if error.hint else error.message
@@ -138,32 +136,11 @@ async def _steps(
         progress.stop()
 
 
-def _retrieve_exception(task: "asyncio.Future[Fetched]") -> None:
-    """Look at an exception, or asyncio would log it."""
-    if not task.cancelled():
-        task.exception()
-
-
-def _fetch(fetcher: ModelFetcher, name: str, progress: "_Latest") -> Fetched:
+def _fetch(fetcher: ModelFetcher, name: str, progress: "_Latest") -> ModelFetched:
     try:
         return fetcher.fetch(name, progress)
     finally:
         fetcher.free.release()
-
-
-def _done(fetched: Fetched) -> ModelFetched:
-    return {
-        "type": "done",
-        "model": fetched.names[0],
-        "names": list(fetched.names),
-        "path": fetched.path,
-        "fetched_bytes": fetched.fetched_bytes,
-        "checked": fetched.is_checked,
-    }
-
-
-def _as_event(error: OmlxError) -> bytes:
-    return named({"type": "error", **envelope(error)})
 
 
 class _Latest:

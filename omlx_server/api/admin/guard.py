@@ -17,8 +17,6 @@ _OLLAMA_HINT = (
     "send Authorization: Bearer TOKEN, the admin token of this server "
     "(~/.config/omlx_server/admin-token on its machine)"
 )
-ADMIN = (401,)
-"""The statuses of `require_admin`, besides those of every route."""
 
 
 class AdminOnly(NotAuthorized):

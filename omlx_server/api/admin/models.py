@@ -6,11 +6,11 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from omlx_server.api.admin.answers import AdminModel, AdminModels
-from omlx_server.api.admin.guard import ADMIN, require_admin
-from omlx_server.api.context import context_of
+from omlx_server.api.admin.guard import require_admin
+from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
-from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import Served, ServedModel
@@ -21,7 +21,7 @@ router = APIRouter(dependencies=[Depends(require_admin)])
 _CONFLICT = (409,)
 
 
-class ModelName(json_body.StrictModel):
+class ModelName(StrictModel):
     model: str
 
 
@@ -29,15 +29,12 @@ class ModelPin(ModelName):
     pinned: bool = True
 
 
-_LIST = Operation("Admin", AdminModels, may_fail=ADMIN).extra
-_LOAD = Operation("Admin", AdminModel, body=ModelName, may_fail=ADMIN + MODEL + WORK).extra
-_UNLOAD = Operation(
-    "Admin", AdminModel, body=ModelName, may_fail=ADMIN + MODEL + _CONFLICT + WORK
-).extra
-_PIN = Operation("Admin", AdminModel, body=ModelPin, may_fail=ADMIN + MODEL).extra
+_LOAD = Operation("Admin", AdminModel, body=ModelName, may_fail=MODEL + WORK).extra
+_UNLOAD = Operation("Admin", AdminModel, body=ModelName, may_fail=MODEL + _CONFLICT + WORK).extra
+_PIN = Operation("Admin", AdminModel, body=ModelPin, may_fail=MODEL).extra
 
 
-@router.get("/admin/models", openapi_extra=_LIST)
+@router.get("/admin/models", openapi_extra=Operation("Admin", AdminModels).extra)
 async def list_models(request: Request) -> Response:
     """All models on this machine, those that are loaded with what they hold."""
     models = context_of(request).models
@@ -59,9 +56,8 @@ async def list_models(request: Request) -> Response:
 async def load(request: Request) -> Response:
     """Load a model, with MODEL:ADAPTER its adapter too, and tell when it is there. Others may have
     to leave for it."""
-    context = context_of(request)
-    body = await json_body.read(request, ModelName, context.max_body_bytes)
-    models = context.models
+    body = await body_of(request, ModelName)
+    models = context_of(request).models
     listing, wanted = await models.named(body.model)
     adapter = await models.adapter(listing, wanted) if wanted else None
     await models.pool.load(listing.wanted)
@@ -78,7 +74,7 @@ async def load(request: Request) -> Response:
 async def unload(request: Request) -> Response:
     """Give a model's memory back as soon as no request uses it."""
     context = context_of(request)
-    body = await json_body.read(request, ModelName, context.max_body_bytes)
+    body = await body_of(request, ModelName)
     listing, _ = await context.models.named(body.model)
     await context.models.pool.unload(listing.wanted.key)
     return JsonResponse(_shape(context.models, listing))
@@ -88,7 +84,7 @@ async def unload(request: Request) -> Response:
 async def pin(request: Request) -> Response:
     """Keep a model once it is loaded, until the server ends or the pin is taken back."""
     context = context_of(request)
-    body = await json_body.read(request, ModelPin, context.max_body_bytes)
+    body = await body_of(request, ModelPin)
     listing, _ = await context.models.named(body.model)
     context.models.pool.pin(listing.wanted, body.pinned)
     return JsonResponse(_shape(context.models, listing))

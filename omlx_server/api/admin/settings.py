@@ -6,11 +6,11 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
-from omlx_server.api.admin.guard import ADMIN, require_admin
-from omlx_server.api.context import context_of
+from omlx_server.api.admin.guard import require_admin
+from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import STATE, Operation
-from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import JsonObject, Source
 from omlx_server.api.settings_editor import SettingsChanged, SettingsEditor, SettingsListed
 from omlx_server.errors import BadRequest, Unavailable
@@ -19,13 +19,13 @@ from omlx_server.models.hub.names import LONGEST_NAME
 router = APIRouter(dependencies=[Depends(require_admin)])
 
 _CONFLICT = (409,)
-_LIST = Operation("Admin", SettingsListed, may_fail=ADMIN + _CONFLICT + STATE).extra
+_LIST = Operation("Admin", SettingsListed, may_fail=_CONFLICT + STATE).extra
 
 SettingName = Annotated[str, Field(max_length=LONGEST_NAME)]
 Value = bool | int | float | Source | list[str | int] | JsonObject
 
 
-class SettingsPatch(json_body.StrictModel):
+class SettingsPatch(StrictModel):
     """New values by the dotted names of their settings: {"logging.level": "debug"}."""
 
     model_config = ConfigDict(extra="allow")
@@ -33,11 +33,9 @@ class SettingsPatch(json_body.StrictModel):
     __pydantic_extra__: dict[SettingName, Value] = Field(init=False)
 
 
-_CHANGE = Operation(
-    "Admin", SettingsChanged, body=SettingsPatch, may_fail=ADMIN + _CONFLICT + STATE
-).extra
+_CHANGE = Operation("Admin", SettingsChanged, body=SettingsPatch, may_fail=_CONFLICT + STATE).extra
 
-_RELOAD = Operation("Admin", SettingsChanged, may_fail=ADMIN + _CONFLICT + STATE).extra
+_RELOAD = Operation("Admin", SettingsChanged, may_fail=_CONFLICT + STATE).extra
 
 
 @router.get("/admin/settings", openapi_extra=_LIST)
@@ -49,8 +47,7 @@ async def list_settings(request: Request) -> Response:
 @router.patch("/admin/settings", openapi_extra=_CHANGE)
 async def change_settings(request: Request) -> Response:
     """Write settings to the config file, and apply those that can change while the server runs."""
-    context = context_of(request)
-    body = await json_body.read(request, SettingsPatch, context.max_body_bytes)
+    body = await body_of(request, SettingsPatch)
     values = dict(body.model_extra or {})
     if not values:
         raise BadRequest("name at least one setting and its value")

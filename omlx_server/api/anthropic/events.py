@@ -12,7 +12,7 @@ from typing import Any, cast
 import orjson
 
 from omlx_server.api.anthropic import answers
-from omlx_server.api.anthropic.ids import tool_use_id
+from omlx_server.api.anthropic.turns import tool_use_id
 from omlx_server.api.chat.choices import TokenCounts
 from omlx_server.api.http import sse
 from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought
@@ -68,7 +68,14 @@ class MessageEvents:
                 return self._grown(blank, {"type": "thinking_delta", "thinking": text})
             case CallStart():
                 self._called = True
-                return self._begun(_tool_use(part))
+                call: answers.ToolUseBlock = {
+                    "type": "tool_use",
+                    "id": tool_use_id(part.id),
+                    "name": part.name,
+                    "caller": {"type": "direct"},
+                    "input": {},
+                }
+                return self._begun(call)
             case Arguments(fragment=fragment):
                 return [self._delta({"type": "input_json_delta", "partial_json": fragment})]
 
@@ -123,16 +130,6 @@ def _counts(usage: TokenCounts) -> answers.CountsOfMessage:
         "output_tokens": usage.completion,
         "output_tokens_details": {"thinking_tokens": usage.reasoning},
         "server_tool_use": None,
-    }
-
-
-def _tool_use(call: CallStart) -> answers.ToolUseBlock:
-    return {
-        "type": "tool_use",
-        "id": tool_use_id(call.id),
-        "name": call.name,
-        "caller": {"type": "direct"},
-        "input": {},
     }
 
 

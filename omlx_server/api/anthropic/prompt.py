@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from omlx_server.api.anthropic import turns
-from omlx_server.api.anthropic.request import CountRequest, MessagesRequest, OutputFormat, Tool
+from omlx_server.api.anthropic.request import CountRequest, MessagesRequest, Tool
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SharedFields
-from omlx_server.api.http.errors import from_validation
 from omlx_server.api.http.exchange import left_out
+from omlx_server.api.http.json_body import validated
 from omlx_server.errors import BadRequest
 from omlx_server.text.reasoning.effort import switches
 from omlx_server.text.templates.template import ChatTemplate
@@ -33,10 +31,7 @@ def chat_request(body: CountRequest, template: ChatTemplate) -> ChatRequest:
     if isinstance(body, MessagesRequest):
         fields |= body.model_dump(include=set(SharedFields.model_fields))
         fields |= {"max_completion_tokens": body.max_tokens, "stop": body.stop_sequences}
-    try:
-        return ChatRequest.model_validate({k: v for k, v in fields.items() if v is not None})
-    except ValidationError as error:
-        raise from_validation(error, frozenset(ChatRequest.model_fields)) from None
+    return validated(ChatRequest, fields)
 
 
 def _prefill(last: turns.Message) -> Fields:
@@ -109,12 +104,8 @@ def _output(body: CountRequest) -> Fields:
     `output_config.format`."""
     config = body.output_config
     wanted = body.output_format if config is None else config.format or body.output_format
-    effort = config.effort if config is not None else None
-    return {"reasoning_effort": effort, "response_format": _response_format(wanted)}
-
-
-def _response_format(wanted: OutputFormat | None) -> Fields | None:
-    if wanted is None:
-        return None
-    named = {"name": "answer", "strict": True, "schema": wanted.json_schema}
-    return {"type": "json_schema", "json_schema": named}
+    fields: Fields = {"reasoning_effort": config.effort} if config is not None else {}
+    if wanted is not None:
+        named = {"name": "answer", "strict": True, "schema": wanted.json_schema}
+        fields["response_format"] = {"type": "json_schema", "json_schema": named}
+    return fields

@@ -13,9 +13,9 @@ from omlx_server.api.anthropic.request import CountRequest, MessagesRequest
 from omlx_server.api.anthropic.turns import image_chars
 from omlx_server.api.chat.choices import CACHE_HEADERS, Choices
 from omlx_server.api.chat.turn import ChatTurn
-from omlx_server.api.context import context_of
+from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, STATE, WORK, Events, Operation
-from omlx_server.api.http import json_body, sse
+from omlx_server.api.http import sse
 from omlx_server.api.http.anthropic_errors import envelope
 from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.exchange import request_id
@@ -37,8 +37,7 @@ _COUNT = Operation("Messages", CountedTokens, body=CountRequest, may_fail=MODEL 
 @router.post("/v1/messages", openapi_extra=_MESSAGES)
 async def messages(request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
-    context = context_of(request)
-    body = await json_body.read(request, MessagesRequest, context.max_body_bytes)
+    body = await body_of(request, MessagesRequest)
     turn = await _turn(request, body)
     choices = await while_connected(request.receive, turn.start())
     if not body.stream:
@@ -46,7 +45,7 @@ async def messages(request: Request) -> Response:
         return JsonResponse(whole, headers=choices.headers())
     return sse.EventStream(
         _stream(body, choices),
-        context.keepalive_seconds,
+        context_of(request).keepalive_seconds,
         choices.headers,
         on_error=lambda error: sse.named(envelope(error, request_id())),
         keepalive=PING,
@@ -56,7 +55,7 @@ async def messages(request: Request) -> Response:
 @router.post("/v1/messages/count_tokens", openapi_extra=_COUNT)
 async def count_tokens(request: Request) -> Response:
     """Count the tokens of a message's prompt, cached ones included."""
-    body = await json_body.read(request, CountRequest, context_of(request).max_body_bytes)
+    body = await body_of(request, CountRequest)
     turn = await _turn(request, body)
     count = await while_connected(request.receive, turn.count())
     return JsonResponse(CountedTokens(input_tokens=count))

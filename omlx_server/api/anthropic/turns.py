@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from omlx_server.api.anthropic.ids import call_id
 from omlx_server.api.anthropic.request import (
     AnthropicMessage,
     ContentBlock,
@@ -271,6 +270,14 @@ def _one(role: str, same: Sequence[Message]) -> Message:
     reasoning = "".join(message.get("reasoning_content", "") for message in same)
     calls = [call for message in same for call in message.get("tool_calls", ())]
     return _said("".join(contents), reasoning, calls)
+
+
+def tool_use_id(call_id: str) -> str:
+    return "toolu_" + call_id.removeprefix("call_")
+
+
+def call_id(tool_use_id: str) -> str:
+    return tool_use_id.removeprefix("toolu_") or tool_use_id
 
 
 def _said(text: str, reasoning: str, calls: Sequence[Message]) -> Message:

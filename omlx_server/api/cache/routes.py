@@ -5,14 +5,15 @@ prompt.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from omlx_server.api.access.tenant import SALT, client_of, salt_of, salt_to_reset
-from omlx_server.api.cache.prefix import prefix_of
 from omlx_server.api.chat.request import ChatRequest
-from omlx_server.api.context import context_of
+from omlx_server.api.chat.turn import read_and_encode
+from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import (
     MODEL,
     STATE,
@@ -54,6 +55,28 @@ _IMPORT = Operation(
 _PIN = Operation("Cache", answers.PinAnswer, body=ChatRequest, may_fail=MODEL + STATE).extra
 _PINS = Operation("Cache", answers.PinList, query=(SALT,), may_fail=STATE).extra
 _UNPIN = Operation("Cache", answers.DeletedPin, query=(SALT,), may_fail=MODEL + STATE).extra
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPrefix:
+    """A prompt with the salt of its blocks, and the `tenant`'s salt without an adapter."""
+
+    name: str
+    model: ServedModel
+    tokens: tuple[int, ...]
+    salt: bytes
+    tenant: bytes
+
+
+async def prefix_of(request: Request) -> RequestPrefix:
+    """Return the prompt in the body of `request`. Raises as a chat completion."""
+    chat = await body_of(request, ChatRequest)
+    model = await context_of(request).models.find(
+        chat.model, adapter=chat.adapter, preset=chat.preset
+    )
+    tokens = (await in_time(request, read_and_encode(chat, model, request))).tokens
+    tenant = salt_of(request, chat.cache_salt)
+    return RequestPrefix(chat.model, model, tuple(tokens), salted(tenant, model.adapter), tenant)
 
 
 @router.post("/v1/cache/probe", openapi_extra=_PROBE)

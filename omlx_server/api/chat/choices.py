@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from omlx_server.api.chat.finish import Finish
+from omlx_server.api.chat.request import Finish
 from omlx_server.api.description.operation import ResponseHeader
 from omlx_server.api.metrics.metrics import ModelMetrics
 from omlx_server.core.request import FinishReason, Logprobs, Miss, TokenEvent
@@ -124,10 +124,13 @@ class Choices:
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
         """Yield one delta for each choice and step; the last has `finish`. Raises the request's
         error."""
+        generation = self.generation
         try:
-            async for events in self.generation:
-                if not self.usage.completion:
-                    self._note_admission()
+            async for events in generation:
+                if not self.usage.completion and (admission := generation.admitted):
+                    self.usage.cached = admission.cached
+                    moment, restored = generation.admitted_at, generation.restored
+                    self._followed.admitted(moment, admission, restored)
                 for index, of_choice in _by_choice(events):
                     delta = self._take(index, of_choice)
                     if delta.parts or delta.tokens or delta.finish:
@@ -146,12 +149,6 @@ class Choices:
             if admission.miss is not Miss.NONE:
                 headers["X-Omlx-Cache-Miss"] = f"{admission.miss}; known-tokens={admission.known}"
         return headers
-
-    def _note_admission(self) -> None:
-        generation = self.generation
-        if admission := generation.admitted:
-            self.usage.cached = admission.cached
-            self._followed.admitted(generation.admitted_at, admission, generation.restored)
 
     def _take(self, index: int, events: Sequence[TokenEvent]) -> ChoiceDelta:
         """Return the delta of a choice for these events; tokens behind its end are dropped."""

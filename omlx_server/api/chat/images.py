@@ -1,10 +1,8 @@
 """The images of a chat, from finding to computing them. Runs on the asyncio thread."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from fastapi import Request
 
@@ -16,8 +14,8 @@ from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.worker_threads import RunInThread, Turns
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Request as EngineRequest
+from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.errors import BadRequest
-from omlx_server.images.prepare.prepared import Floats
 from omlx_server.text.image_marks import ImageMarks
 
 Place = tuple[int, int]
@@ -86,16 +84,8 @@ def _given(value: str | ImageUrl | None, param: str) -> GivenImage:
     return GivenImage(value.url, param, value.detail == "low")
 
 
-class ImageEngine(Protocol):
-    async def images_to_compute(
-        self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
-    ) -> tuple[ImageSpan, ...]: ...
-    async def compute_image(self, image: ImageSpan, pixels: Floats) -> None: ...
-    def setting_aside(self, nbytes: int) -> AbstractAsyncContextManager[None]: ...
-
-
 async def compute_features(
-    images: ChatImages, request: EngineRequest, engine: ImageEngine, turns: Turns
+    images: ChatImages, request: EngineRequest, engine: GeneratorClient, turns: Turns
 ) -> None:
     """Have the model compute the image features that it lacks. Raises as `turns` and `engine`."""
     by_image: dict[bytes, list[ImageSpan]] = {}
@@ -107,7 +97,7 @@ async def compute_features(
 
 
 async def _compute(
-    image: ReadImage, spans: Sequence[ImageSpan], engine: ImageEngine, run: RunInThread
+    image: ReadImage, spans: Sequence[ImageSpan], engine: GeneratorClient, run: RunInThread
 ) -> None:
     async with engine.setting_aside(image.making_bytes):
         prepared = await run(lambda _: image.prepared())

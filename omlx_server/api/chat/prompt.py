@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from omlx_server.api.chat import shared_ends
-from omlx_server.api.chat.custom_tools import arguments_of
 from omlx_server.api.chat.fit_prompt import Fitted, Fitter
 from omlx_server.api.chat.images import ChatImages, Place
 from omlx_server.api.chat.plan import ChatPlan, plan_of, wanted_tokens
@@ -18,6 +16,8 @@ from omlx_server.api.chat.request import (
     MadeCustomCall,
     Message,
 )
+from omlx_server.api.chat.shared_ends import shared_ends
+from omlx_server.api.chat.tools import arguments_of
 from omlx_server.api.http.json_body import refuse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.images import FIRST_ID, ImageSpan
@@ -92,7 +92,10 @@ def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = No
         raise ContextTooLong(model.context_length, len(tokens))
     if tokens[-1] >= FIRST_ID:
         raise BadRequest("the prompt can't end with an image", param="messages")
-    checkpoints_at = _shared_ends(model, renderer.prompts, fitted.messages, tokens)
+    checkpoints_at: tuple[int, ...] = ()
+    if model.engine.status.counted.cache.checkpointed:
+        shown, strips = renderer.prompts.told(fitted.messages), model.strips_reasoning
+        checkpoints_at = shared_ends(shown, tokens, renderer.prompts.tokenize, strips=strips)
     opening = model.dialect.opening(model.tokenizer, tokens)
     placed = images.marks.placed(tokens) if images else ()
     return ChatPrompt(tokens, checkpoints_at, renderer.plan, opening, fitted.dropped, placed)
@@ -160,16 +163,6 @@ def _template_kwargs(chat: ChatRequest, model: ServedModel) -> dict[str, Any]:
         budget=chat.thinking_budget,
     )
     return {**model.template_kwargs, **of_request}
-
-
-def _shared_ends(
-    model: ServedModel, prompts: PromptRenderer, messages: list[dict[str, Any]], tokens: list[int]
-) -> tuple[int, ...]:
-    """Return the positions at which checkpoints pay; none without recurrent layers."""
-    if not model.engine.status.counted.cache.checkpointed:
-        return ()
-    shown, strips = prompts.told(messages), model.strips_reasoning
-    return shared_ends.shared_ends(shown, tokens, prompts.tokenize, strips=strips)
 
 
 def _template_message(index: int, message: Message, marks: Mapping[Place, str]) -> dict[str, Any]:

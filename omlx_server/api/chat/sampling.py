@@ -114,11 +114,6 @@ class SamplingFields(SharedFields):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
-    def in_conversation(self) -> str | None:
-        """The client's name for a conversation or a user."""
-        return self.prompt_cache_key or self.safety_identifier or self.user
-
-    @property
     def with_usage(self) -> bool:
         return bool(self.stream_options and self.stream_options.include_usage)
 
@@ -141,13 +136,16 @@ class SamplingFields(SharedFields):
         chosen: dict[str, Any] = {**default_sampling(model.defaults)}
         chosen |= self.model_dump(include=set(_PRESETS), exclude_none=True)
         seed = model.defaults.seed if self.seed is None else self.seed
+        biases = self._logit_bias(model.vocab)
         stop_ids = frozenset(() if self.ignore_eos else model.tokenizer.eos_ids)
+        if any(id >= model.vocab for id in self.stop_token_ids or ()):
+            raise BadRequest(f"ids must be below {model.vocab}", param="stop_token_ids")
         return SamplingParams(
             max_tokens=max_tokens,
             **{**chosen, "top_k": max(0, chosen["top_k"])},
-            logit_bias=self._logit_bias(model.vocab),
+            logit_bias=biases,
             seed=secrets.randbits(63) if seed is None else seed,
-            stop_ids=stop_ids | self._stop_ids(model.vocab),
+            stop_ids=stop_ids.union(self.stop_token_ids or ()),
             min_tokens=self.min_tokens or 0,
             top_logprobs=top_logprobs,
         )
@@ -165,9 +163,3 @@ class SamplingFields(SharedFields):
                 raise BadRequest("values must be from -100 to 100", param=named)
             result.append((int(key), float(value)))
         return tuple(result)
-
-    def _stop_ids(self, vocab: int) -> frozenset[int]:
-        ids = frozenset(self.stop_token_ids or ())
-        if any(id >= vocab for id in ids):
-            raise BadRequest(f"ids must be below {vocab}", param="stop_token_ids")
-        return ids

@@ -130,6 +130,7 @@ def engine_request(
     request, and the model's adapter."""
     # The wait for a model to load counts as waiting, so the HTTP request's begin is the arrival.
     arrived, timeout = current().started, context_of(http).request_timeout_seconds
+    said = body.prompt_cache_key or body.safety_identifier or body.user
     return EngineRequest(
         RequestId(id),
         tuple(tokens),
@@ -142,7 +143,7 @@ def engine_request(
         checkpoints_at=checkpoints_at,
         constraint=constraint,
         owner=client_of(http),
-        conversation=conversation_of(body.in_conversation, tokens),
+        conversation=conversation_of(said, tokens),
         speculation=body.speculation,
         images=images,
         adapter=model.adapter,

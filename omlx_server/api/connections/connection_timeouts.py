@@ -29,8 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from omlx_server.api.connections.connections import Connections
-from omlx_server.api.connections.refusals import NoHttp, reply, too_large, too_many
+from omlx_server.api.connections.connections import Connections, NoHttp, reply, too_large, too_many
 from omlx_server.api.http.errors import response
 from omlx_server.api.http.host import network_of
 from omlx_server.errors import OmlxError, RequestTimeout
@@ -274,11 +273,12 @@ class Connection(HttpToolsProtocol):
     def _on_silence(self) -> None:
         """End the connection, or wait on for an answer that needs no bytes."""
         body = self._phase is _Phase.BODY
+        begun = self._answered is not None and self._answered.response_started
         if self._gone:
             self.transport.close()
         elif self._half_closed:
             self._probe()
-        elif self._answering and not (body and self._waits_for_body):
+        elif self._answering and not (body and not begun and not self.flow.read_paused):
             self._reading.start(self._limits.body_seconds if body else self._limits.header_seconds)
         elif self._answering or self._phase is _Phase.HEAD:
             self._refuse(RequestTimeout("the request did not come to its end in time"))
@@ -295,11 +295,6 @@ class Connection(HttpToolsProtocol):
         self.transport.write(_PROBE)
         self._probes += 1
         self._reading.start(_PROBE_SECONDS if self._probes == 1 else _PROBE_AGAIN_SECONDS)
-
-    @property
-    def _waits_for_body(self) -> bool:
-        started = self._answered is not None and self._answered.response_started
-        return not started and not self.flow.read_paused
 
     def _watch_writing(self) -> None:
         self._unsent = self.transport.get_write_buffer_size()

@@ -11,11 +11,18 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Protocol
 
+import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+
+from omlx_server.api.http.errors import envelope
+from omlx_server.errors import BadRequest, NotNow, OmlxError, Unavailable
+
 _log = logging.getLogger(__name__)
 _LOG_PAUSE_SECONDS = 10.0
 _VITAL = ("/health", "/admin/")
 _IPV4_BYTES = 4
 DEFAULT_DESCRIPTORS = 1024
+_RETRY_SECONDS = 5
 
 
 class Held(Protocol):
@@ -128,3 +135,35 @@ def _shown(address: bytes) -> str:
     if not address:
         return "a Unix socket"
     return str(ip_address(address if len(address) == _IPV4_BYTES else address + bytes(8)))
+
+
+class HeadTooLarge(BadRequest):
+    status = 431
+    code = "headers_too_large"
+    quotes_request = False
+
+
+class NoHttp(BadRequest):
+    """The client has sent something other than HTTP."""
+
+    quotes_request = False
+
+
+class TooManyRequests(Unavailable):
+    code = "too_many_connections"
+
+
+def too_large(most_bytes: int) -> HeadTooLarge:
+    return HeadTooLarge(f"the request line and headers may have {most_bytes} bytes at most")
+
+
+def too_many() -> TooManyRequests:
+    return TooManyRequests("too many connections are busy", retry_after=_RETRY_SECONDS)
+
+
+def reply(error: OmlxError) -> bytes:
+    """Return a whole HTTP response, after which the connection ends."""
+    body = orjson.dumps(envelope(error))
+    retry = b"retry-after: %d\r\n" % error.retry_after if isinstance(error, NotNow) else b""
+    head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n"
+    return STATUS_LINE[error.status] + head % len(body) + retry + b"\r\n" + body

@@ -13,19 +13,24 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+from pydantic_core.core_schema import TaggedUnionSchema
 from starlette.responses import Response
 
 from omlx_server import __version__
-from omlx_server.api.description import problems
 from omlx_server.api.description.operation import (
     EXTRA,
     Bytes,
     Events,
     Operation,
-    Query,
     ResponseHeader,
 )
-from omlx_server.api.description.schemas import Schema, Schemas
+from omlx_server.api.http import anthropic_errors as anthropic
+from omlx_server.api.http import ollama_errors as ollama
+from omlx_server.api.http.anthropic_errors import AnthropicError
+from omlx_server.api.http.errors import Error
+from omlx_server.api.http.ollama_errors import OllamaError
 
 _JSON = "application/json"
 _LINES = "application/x-ndjson"
@@ -34,10 +39,88 @@ _KEYS = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
+_TEXTS = {
+    400: "The request is wrong.",
+    401: "No key, or a wrong one.",
+    403: "This Host or Origin is not allowed.",
+    404: "What the request names is not there.",
+    408: "The request did not come to its end in time.",
+    409: "Not now: what the request names is in use.",
+    413: "The body is too long.",
+    415: "The body has another media type, or a coding that is not known here.",
+    429: "Too many requests are waiting. `Retry-After` says when to come again.",
+    431: "The request line and headers are too long.",
+    500: "The request failed inside the server.",
+    503: "The server is not ready, is shutting down, or has too little memory for the request.",
+    504: "The request ran out of its time.",
+    529: "The server is not ready, is shutting down, or has too little memory for the request.",
+}
+_ALWAYS = (400, 403, 408, 431, 500)
+_EARLY = (408, 431)  # they precede the route, so they have OpenAI's envelope
+_RETRY_AFTER = {
+    "Retry-After": {
+        "description": "Seconds to wait.",
+        "required": True,
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+_PROBLEMS: tuple[Any, ...] = (
+    Error,
+    AnthropicError,
+    Error | AnthropicError,
+    OllamaError,
+    Error | OllamaError,
+)
 _ABOUT = "An LLM server with the APIs of OpenAI, Anthropic and Ollama, on MLX."
-
+Schema = dict[str, Any]
+_PREFIX = "#/components/schemas/"
+_MODE: JsonSchemaMode = "validation"
+_NULL = {"type": "null"}
 
 router = APIRouter()
+
+
+class _Plain(GenerateJsonSchema):
+    """Pydantic's generator without titles. `oneOf` without a discriminator becomes `anyOf`: only
+    the server's code tells its members apart."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def tagged_union_schema(self, schema: TaggedUnionSchema) -> Schema:
+        shape = super().tagged_union_schema(schema)
+        if "discriminator" not in shape:
+            shape["anyOf"] = shape.pop("oneOf")
+        return shape
+
+
+class Schemas:
+    """The schemas of all `kinds`. `components` holds, by name, those that others refer to."""
+
+    def __init__(self, kinds: Iterable[Any]) -> None:
+        unique = list(dict.fromkeys(kinds))
+        inputs = [(kind, _MODE, TypeAdapter[Any](kind)) for kind in unique]
+        by_mode, common = TypeAdapter.json_schemas(
+            inputs, ref_template=f"{_PREFIX}{{model}}", schema_generator=_Plain
+        )
+        self.components: dict[str, Schema] = common.get("$defs", {})
+        self._by_kind: dict[Any, Schema] = {kind: by_mode[kind, _MODE] for kind in unique}
+        for kind, schema in self._by_kind.items():
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                _allow_null(self.components[schema["$ref"].removeprefix(_PREFIX)])
+
+    def of(self, kind: Any) -> Schema:
+        """Return the schema of one of `kinds`; KeyError for any other type."""
+        return self._by_kind[kind]
+
+
+def _allow_null(body: Schema) -> None:
+    """Let each optional field of a body's schema also be null."""
+    fields = body.get("properties", {})
+    for name in fields.keys() - set(body.get("required", ())):
+        options = fields[name].get("anyOf", [fields[name]])
+        if fields[name] and _NULL not in options:
+            fields[name] = {"anyOf": [*options, _NULL]}
 
 
 @router.get("/openapi.json", openapi_extra=Operation("Server", dict[str, Any]).extra)
@@ -71,7 +154,7 @@ def document(routes: Iterable[APIRoute], *, keys_needed: bool) -> Schema:
 
 
 def _kinds(operation: Operation) -> Iterator[Any]:
-    yield from problems.KINDS
+    yield from _PROBLEMS
     yield from (query.kind for query in operation.query)
     kinds = [operation.answer, operation.sick, operation.body, operation.lines]
     if operation.events is not None:
@@ -101,7 +184,16 @@ class _Item:
         }
         if details:
             shape["description"] = details
-        if parameters := [*self._path_parameters(), *map(self._query, operation.query)]:
+        text = {"type": "string"}
+        parameters: list[Schema] = [
+            {"name": name, "in": "path", "required": True, "schema": text}
+            for name in self.route.param_convertors
+        ]
+        for query in operation.query:
+            schema = self.schemas.of(query.kind)
+            about = {"description": query.about, "schema": schema}
+            parameters.append({"name": query.name, "in": "query", **about})
+        if parameters:
             shape["parameters"] = parameters
         if operation.body is not None:
             shape["requestBody"] = {"required": True, "content": self._content(operation.body)}
@@ -109,27 +201,17 @@ class _Item:
             shape["security"] = [{name: []} for name in _KEYS]
         return shape
 
-    def _path_parameters(self) -> list[Schema]:
-        return [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in self.route.param_convertors
-        ]
-
-    def _query(self, query: Query) -> Schema:
-        schema = self.schemas.of(query.kind)
-        return {"name": query.name, "in": "query", "description": query.about, "schema": schema}
-
     def _responses(self) -> Schema:
         operation, path = self.operation, self.route.path
         responses: Schema = {}
-        for status in problems.statuses(operation, self.method, path):
-            name, kind = problems.shared(status, path)
-            self.failures[name] = problems.response(status, self._content(kind))
+        for status in _statuses(operation, self.method, path):
+            name, kind = _shared(status, path)
+            self.failures[name] = _failure(status, self._content(kind))
             responses[str(status)] = {"$ref": _RESPONSES + name}
         if operation.answer is not None or operation.events is not None:
             responses["200"] = self._answer()
         if operation.sick is not None:
-            responses["503"] = problems.response(503, self._content(operation.sick))
+            responses["503"] = _failure(503, self._content(operation.sick))
         return dict(sorted(responses.items()))
 
     def _answer(self) -> Schema:
@@ -175,3 +257,33 @@ def _headers(headers: Sequence[ResponseHeader]) -> Schema:
         }
         for header in headers
     }
+
+
+def _statuses(operation: Operation, method: str, path: str) -> list[int]:
+    codes = {*_ALWAYS, *operation.may_fail}
+    codes |= set() if operation.is_open else {401}
+    if method in ("POST", "PATCH"):
+        codes |= {415} if operation.body is None else {413, 415}
+    if operation.sick is not None:
+        codes.discard(503)
+    if anthropic.applies_to(path) and 503 in codes:
+        codes = codes - {503} | {529}
+    if ollama.applies_to(path) and 429 in codes:
+        codes = codes - {429} | {503}
+    return sorted(codes)
+
+
+def _shared(status: int, path: str) -> tuple[str, Any]:
+    """Return the name of the shared response for `status`, and its body's type."""
+    if status not in _EARLY and ollama.applies_to(path):
+        # A 400 for something other than HTTP precedes the path.
+        return f"OllamaError{status}", Error | OllamaError if status == 400 else OllamaError
+    if not anthropic.applies_to(path) or status in _EARLY:
+        return f"Error{status}", Error
+    kind = Error | AnthropicError if status == 400 else AnthropicError
+    return f"AnthropicError{status}", kind
+
+
+def _failure(status: int, content: dict[str, Any]) -> dict[str, Any]:
+    shape: dict[str, Any] = {"description": _TEXTS[status], "content": content}
+    return {**shape, "headers": _RETRY_AFTER} if status == 429 else shape

@@ -1,6 +1,7 @@
 """Read request bodies of bounded size as strict JSON, and validate them strictly."""
 
 import asyncio
+import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -8,26 +9,20 @@ from typing import Any, TypeVar
 
 import orjson
 from fastapi import Request
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import CoreSchema
 from starlette.requests import ClientDisconnect
 
 from omlx_server.api.http.bodies import BODY, SMALL, BeginBody, RequestBody
-from omlx_server.api.http.encoding import MOST_EXPANDED, coding_of, decoded
 from omlx_server.api.http.errors import from_validation
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.texts import bound_texts_and_lists
-from omlx_server.errors import BadBody, BadRequest, PayloadTooLarge
+from omlx_server.errors import BadBody, BadRequest, PayloadTooLarge, UnsupportedMedia
 
 M = TypeVar("M", bound=BaseModel)
 
-
+_GZIP = ("gzip", "x-gzip")
+_MOST_EXPANDED = 1032  # decoded bytes for one encoded byte
 # The most objects, arrays and keys of a body: 8 MB of them take seconds to parse.
 _MOST_VALUES = 200_000
 _SLICE = 1 << 16  # bytes
@@ -64,6 +59,16 @@ def refuse(body: BaseModel, unsupported: Mapping[str, str]) -> None:
     for name, message in unsupported.items():
         if (value := getattr(body, name, None)) or type(value) in (int, float):
             raise BadRequest(message, param=name)
+
+
+def validated(kind: type[M], fields: Mapping[str, Any]) -> M:
+    """Return the request that another API's request asks for; fields that are None are left out.
+    Raises BadRequest."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        raise from_validation(error, frozenset(kind.model_fields)) from None
 
 
 async def read(request: Request, kind: type[M], limit: int) -> M:
@@ -109,7 +114,7 @@ async def read_bytes(request: Request, limit: int, body: RequestBody) -> bytes:
     sent = await _sent_bytes(request, limit, body)
     if not coding:
         return sent
-    most = min(limit, len(sent) * MOST_EXPANDED)
+    most = min(limit, len(sent) * _MOST_EXPANDED)
     if most > SMALL:
         await body.make_room(most)
     plain = await asyncio.to_thread(decoded, sent, coding, limit)
@@ -175,3 +180,41 @@ def values_in(body: bytes) -> Iterator[int]:
 
 def _count(text: bytes) -> int:
     return len(text) - len(text.translate(None, b"[{:"))
+
+
+def coding_of(header: str) -> str:
+    """Return the coding in a Content-Encoding header, "" for none. Raises UnsupportedMedia."""
+    coding = header.strip().lower()
+    if coding in ("", "identity"):
+        return ""
+    if coding not in (*_GZIP, "deflate"):
+        raise UnsupportedMedia("send the body as it is, or with Content-Encoding gzip or deflate")
+    return coding
+
+
+def decoded(body: bytes, coding: str, limit: int) -> bytes:
+    """Return the decoded bytes of a whole body. Raises PayloadTooLarge for more than `limit`,
+    BadBody for another coding, a missing end or bytes after it."""
+    if not body:
+        return b""
+    stream = zlib.decompressobj(_bits(coding, body))
+    try:
+        plain = stream.decompress(body, limit + 1)
+    except zlib.error:
+        raise BadBody(f"the body is not {coding}, as its Content-Encoding says") from None
+    if len(plain) > limit:
+        raise PayloadTooLarge(f"the body may have {limit} bytes at most, decoded as well")
+    if not stream.eof:
+        raise BadBody(f"the body breaks off: its {coding} has no end")
+    if stream.unused_data:
+        raise BadBody(f"the body goes on behind the end of its {coding}")
+    return plain
+
+
+def _bits(coding: str, data: bytes) -> int:
+    """Return zlib's `wbits` for `data`: deflate is zlib's format, whose header is a multiple of 31,
+    or the bare stream of some clients. gzip has one member: many empty ones would take long."""
+    if coding in _GZIP:
+        return 16 + zlib.MAX_WBITS
+    is_zlib = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2]) % 31 == 0
+    return zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS

@@ -107,9 +107,6 @@ def _media_of(name: str) -> str:
     return _MEDIA.get(Path(name).suffix, _PLAIN)
 
 
-# --- Over HTTP ------------------------------------------------------------------------------------
-
-
 def sent(file: WebFile, headers_in: Headers) -> Response:
     """Return the response with a file, or 304 where the browser has it."""
     packed = file.packed if _takes_gzip(headers_in) else None
@@ -120,7 +117,8 @@ def sent(file: WebFile, headers_in: Headers) -> Response:
         "Cache-Control": _KEPT if file.immutable else _ASKED,
         "Vary": "Accept-Encoding",
     }
-    if tag in _tags(headers_in):
+    tags = headers_in.get("if-none-match", "").split(",")
+    if tag in [one.strip().removeprefix("W/") for one in tags]:
         return Response(status_code=304, headers=headers)
     if packed is not None:
         headers["Content-Encoding"] = "gzip"
@@ -140,8 +138,3 @@ def _takes_gzip(headers: Headers) -> bool:
         name.strip() == "gzip" and not re.fullmatch(r"\s*q=0(\.0*)?\s*", weight)
         for name, _, weight in weights
     )
-
-
-def _tags(headers: Headers) -> list[str]:
-    tags = headers.get("if-none-match", "").split(",")
-    return [tag.strip().removeprefix("W/") for tag in tags]

@@ -1,26 +1,21 @@
 """Metrics of the engine, read from its snapshots. vLLM's metrics are for each model, those of cache
 tiers and memory for all together."""
 
+import platform
 import time
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib.metadata import version
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from omlx_server.api.metric_helpers import (
-    MODEL,
-    OWN,
-    by_model,
-    counters,
-    gauges,
-    label_of,
-    sums,
-)
+from omlx_server import __version__
+from omlx_server.api.metric_helpers import MODEL, OWN, by_model, counters, gauges, label_of, sums
 from omlx_server.api.metrics import prefix_cache
-from omlx_server.api.metrics.build import LoadedModels, build_info
-from omlx_server.api.metrics.texts import TextMetrics
 from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.served import ServedModels
+from omlx_server.api.models.served_model import Served, ServedModel, role_of
 from omlx_server.api.response_store.store import Store
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.memory.ledger import MemoryReport
@@ -28,6 +23,8 @@ from omlx_server.core.scheduler.limits import Load
 from omlx_server.core.scheduler.order import SIZES
 from omlx_server.core.speculation.methods import Method
 from omlx_server.engine.messages import Counted
+from omlx_server.text.encoding.kept_ids import Characters
+from omlx_server.text.tokenizer import Tokenizer
 
 _NO_LOAD = Load(0, 0, 0)
 
@@ -63,10 +60,9 @@ class EngineMetrics:
         yield from _at_work({name: loads.get(name, _NO_LOAD) for name in self.names}, shared)
         yield self._oldest()
         yield from prefix_cache.of_models(caches, shared)
-        yield _preemptions(counted, shared)
+        yield from _counts(counted, shared)
         yield _stalls(counted)
         yield from _drafts(counted)
-        yield from _images(counted)
         yield self._texts.family(self.names, self._models.loaded())
         yield from prefix_cache.of_tiers(list(caches.values()), vitals.cold)
         account = account_of(self._models, self._responses, self._traffic)
@@ -103,12 +99,25 @@ def _at_work(loads: Mapping[str, Load], shared: str) -> Iterator[Metric]:
     )
 
 
-def _preemptions(counted: Mapping[str, Counted], shared: str) -> Metric:
-    return counters(
+def _counts(counted: Mapping[str, Counted], shared: str) -> Iterator[Metric]:
+    yield counters(
         f"{shared}num_preemptions",
         "Sequences that went back to the queue because memory was short.",
         (MODEL,),
         by_model({name: one.reliefs[Relief.PREEMPT] for name, one in counted.items()}),
+    )
+    yield counters(
+        "omlx_images_computed",
+        "Images, or tiles of images, that a vision tower has computed. One that is seen again, in "
+        "the next turn or elsewhere, is not computed again.",
+        (MODEL,),
+        by_model({name: one.images.computed for name, one in counted.items()}),
+    )
+    yield counters(
+        "omlx_images_seconds",
+        "Seconds that images took in vision towers.",
+        (MODEL,),
+        by_model({name: one.images.seconds for name, one in counted.items()}),
     )
 
 
@@ -138,22 +147,6 @@ def _drafts(counted: Mapping[str, Counted]) -> Iterator[Metric]:
     )
     yield counters(
         "omlx_accepted_draft_tokens", "Drafted tokens that were right.", labels, accepted
-    )
-
-
-def _images(counted: Mapping[str, Counted]) -> Iterator[Metric]:
-    yield counters(
-        "omlx_images_computed",
-        "Images, or tiles of images, that a vision tower has computed. One that is seen again, in "
-        "the next turn or elsewhere, is not computed again.",
-        (MODEL,),
-        by_model({name: one.images.computed for name, one in counted.items()}),
-    )
-    yield counters(
-        "omlx_images_seconds",
-        "Seconds that images took in vision towers.",
-        (MODEL,),
-        by_model({name: one.images.seconds for name, one in counted.items()}),
     )
 
 
@@ -197,3 +190,66 @@ def memory_families(report: MemoryReport | None) -> Iterator[Metric]:
         ("kind",),
         sums(report.reliefs),
     )
+
+
+def build_info() -> Metric:
+    versions = (__version__, platform.python_version(), version("mlx"), version("mlx-lm"))
+    return gauges(
+        f"{OWN}build_info",
+        "Always 1; its labels are the versions of the server, of Python, of MLX and of mlx-lm.",
+        ("version", "python", "mlx", "mlx_lm"),
+        {versions: 1},
+    )
+
+
+class LoadedModels:
+    """Remembers loaded models, to report 0 for one that leaves."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], None] = {}
+
+    def family(self, loaded: Iterable[Served]) -> Metric:
+        now = {(label_of(model.names[0]), role_of(model).kind) for model in loaded}
+        self._seen |= dict.fromkeys(sorted(now))
+        return gauges(
+            f"{OWN}model_loaded",
+            "1 while a model is in memory, 0 once it has left, by its kind: chat, embedding or "
+            "rerank.",
+            (MODEL, "kind"),
+            {labels: float(labels in now) for labels in self._seen},
+        )
+
+
+class TextMetrics:
+    """Counts characters by model, over the tokenizers of all its loads."""
+
+    def __init__(self) -> None:
+        self._earlier: dict[str, Characters] = {}
+        self._last: dict[str, tuple[weakref.ref[Tokenizer], Characters]] = {}
+
+    def family(self, names: Iterable[str], loaded: Iterable[ServedModel]) -> Metric:
+        for model in loaded:
+            self._note(model.names[0], model.tokenizer)
+        values: dict[tuple[str, str], float] = {}
+        for name in names:
+            total = self._total(name)
+            values[label_of(name), "encoded"] = total.encoded
+            values[label_of(name), "kept"] = total.reused
+        return counters(
+            f"{OWN}text_characters",
+            "Characters of texts that became tokens, by how: they were encoded, or their tokens "
+            "were kept since an earlier prompt.",
+            (MODEL, "source"),
+            values,
+        )
+
+    def _note(self, name: str, tokenizer: Tokenizer) -> None:
+        last = self._last.get(name)
+        if last is not None and last[0]() is not tokenizer:
+            self._earlier[name] = self._total(name)
+        self._last[name] = weakref.ref(tokenizer), tokenizer.characters
+
+    def _total(self, name: str) -> Characters:
+        last = self._last.get(name)
+        earlier = self._earlier.get(name, Characters())
+        return earlier if last is None else earlier + last[1]

@@ -45,7 +45,12 @@ class OtelTracer:
             f"{exchange.method} {exchange.route}",
             _PARENTS.extract({"traceparent": exchange.parent}, Context()),
             SpanKind.SERVER,
-            _of_request(exchange),
+            {
+                "http.request.method": exchange.method,
+                "http.route": exchange.route,
+                "http.response.status_code": exchange.status,
+                "omlx.request_id": exchange.id,
+            },
             start_time=clock + int(exchange.started * 1e9),
         )
         if exchange.status >= 500:
@@ -68,15 +73,6 @@ class OtelTracer:
                 start_time=clock + int(start * 1e9),
             )
             span.end(clock + int(stop * 1e9))
-
-
-def _of_request(exchange: Exchange) -> dict[str, Value]:
-    return {
-        "http.request.method": exchange.method,
-        "http.route": exchange.route,
-        "http.response.status_code": exchange.status,
-        "omlx.request_id": exchange.id,
-    }
 
 
 def _spans(phases: Phases, end: float) -> Iterator[tuple[str, float, float, Mapping[str, Value]]]:

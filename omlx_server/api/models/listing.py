@@ -1,11 +1,14 @@
-"""The models that a request may name, and interfaces to their files and caches."""
+"""The models that a request may name, and interfaces to their files, caches and downloads."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
-from omlx_server.api.models.encoders import Role
+from typing_extensions import TypedDict
+
+from omlx_server.api.models.served_model import Role
 from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
@@ -13,6 +16,11 @@ from omlx_server.core.request import RequestDefaults
 from omlx_server.engine.messages import Counted
 from omlx_server.engine.pool.entry import ModelRequest
 from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
+from omlx_server.models.progress import ProgressListener
+
+Kind = Literal["directory", "hub", "catalogue", "unknown"]
+MOST_AT_ONCE = 2
+"""The most fetches at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +103,43 @@ class CachedModels(Protocol):
 
     async def unpin(self, id: str, salt: bytes) -> Unpinned:
         """Returns UNKNOWN if the tenant has no such pin."""
+
+
+class ModelResolved(TypedDict):
+    """The model that a name stands for. `here`: it is on the disk, at `path`. `names` may be used
+    in requests. `problem`: why it can't be used. `suggestions`: names near an unknown one."""
+
+    name: str
+    kind: Kind
+    alias_of: str | None
+    here: bool
+    names: list[str]
+    path: str | None
+    problem: str | None
+    suggestions: list[str]
+
+
+class ModelFetched(TypedDict):
+    """The last event: the model is here. `fetched_bytes` came over the network. `checked` is false
+    where the hub could not be asked, and what was here was taken."""
+
+    type: Literal["done"]
+    model: str
+    names: list[str]
+    path: str
+    fetched_bytes: int
+    checked: bool
+
+
+class ModelFetcher(Protocol):
+    """Finds and fetches models. Blocking; any thread. A fetch holds one place of `free`."""
+
+    @property
+    def free(self) -> threading.BoundedSemaphore: ...
+
+    def resolve(self, name: str) -> ModelResolved:
+        """Uses no network."""
+
+    def fetch(self, name: str, progress: ProgressListener) -> ModelFetched:
+        """Fetch a model and check its files. What `progress` raises ends it; a later call
+        continues. Raises ModelUnavailable."""

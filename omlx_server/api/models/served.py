@@ -8,13 +8,17 @@ from dataclasses import dataclass, field
 
 from omlx_server.api.http.exchange import afterwards, current
 from omlx_server.api.metric_helpers import label_of
-from omlx_server.api.models import encoders
-from omlx_server.api.models.encoders import Role, ServedEmbedder, ServedReranker
 from omlx_server.api.models.image_reader import ImageReader
 from omlx_server.api.models.listing import CachedModels, Catalogue, ModelListing, Vitals
 from omlx_server.api.models.served_model import (
+    CHAT,
+    EMBEDDING,
+    RERANKING,
+    Role,
     Served,
+    ServedEmbedder,
     ServedModel,
+    ServedReranker,
     check_preset,
 )
 from omlx_server.core.adapters import Adapter, salted
@@ -64,7 +68,7 @@ class ServedModels:
     def takes_images(self, listing: ModelListing) -> bool:
         entry = self.pool.entry(listing.wanted.key)
         model = entry.model if entry is not None else None
-        if listing.role is encoders.CHAT and isinstance(model, ServedModel):
+        if listing.role is CHAT and isinstance(model, ServedModel):
             return isinstance(model.images, ImageReader)
         return listing.takes_images
 
@@ -81,7 +85,7 @@ class ServedModels:
         name, wanted = await self._split_known(name and await self.untagged(name))
         if wanted and adapter and wanted != adapter:
             raise BadRequest(f"model asks for the adapter '{wanted[:200]}'", param="adapter")
-        listing = await self._listing_for(name, encoders.CHAT)
+        listing = await self._listing_for(name, CHAT)
         check_preset(listing.names[0], preset, listing.presets)
         own_adapter = await self.adapter(listing, adapter or wanted)
         model = await self._acquire(listing)
@@ -149,13 +153,13 @@ class ServedModels:
     async def embedder(self, name: str | None) -> ServedEmbedder:
         """Return the embedding model of that name, else the first one; as `find`."""
         name = name and await self.untagged(name)
-        model = await self._acquire(await self._listing_for(name, encoders.EMBEDDING))
+        model = await self._acquire(await self._listing_for(name, EMBEDDING))
         assert isinstance(model, ServedEmbedder)
         return model
 
     async def reranker(self, name: str | None) -> ServedReranker:
         name = name and await self.untagged(name)
-        model = await self._acquire(await self._listing_for(name, encoders.RERANKING))
+        model = await self._acquire(await self._listing_for(name, RERANKING))
         if isinstance(model, ServedModel):
             return model.judge()
         assert isinstance(model, ServedReranker)
@@ -174,7 +178,7 @@ class ServedModels:
     def engines(self) -> list[tuple[str, Status]]:
         """Return the loaded chat models' status. At the start the first to load is STARTING."""
         engines = [(model.names[0], model.engine.status) for model in self.loaded()]
-        first = self._first_of(None, encoders.CHAT)
+        first = self._first_of(None, CHAT)
         if not (engines or self.started or first is None):
             starting = Status(EngineState.STARTING, Load(0, 0, 0), time.monotonic())
             engines.append((first.names[0], starting))
@@ -250,15 +254,20 @@ class ServedModels:
 
     def _missing(self, name: str | None, role: Role) -> OmlxError:
         names = [n for k in self.catalogue.known() if k.role is role for n in k.names]
-        hint = encoders.hint_for(role, names)
+        hint = f"This server has none: start it with {role.flag} NAME"
+        if names:
+            hint = f"This server has: {', '.join(sorted(names))}"
         if name is None:
             return BadRequest(f"{role.route} needs {role.noun}. {hint}", param="model")
-        if role is not encoders.CHAT and self.split_adapter(name)[1] is not None:
+        if role is not CHAT and self.split_adapter(name)[1] is not None:
             return BadRequest(f"{role.route} knows no adapters: name a model alone", param="model")
         roles = list(dict.fromkeys(k.role for k in self._candidates(name)))
-        if roles:
-            return encoders.for_another_route(name, roles, role, hint)
-        return self._unknown(name, hint)
+        if not roles:
+            return self._unknown(name, hint)
+        nouns = " and ".join(one.noun for one in roles)
+        routes = " or ".join(one.route for one in roles)
+        wrong = f"'{name[:200]}' is {nouns}, for {routes}; {role.route} needs {role.noun}. {hint}"
+        return BadRequest(wrong, param="model")
 
     def _unknown(self, name: str, hint: str) -> LoadFailed | ModelNotFound:
         target = self.catalogue.resolve_alias(name)

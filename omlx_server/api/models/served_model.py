@@ -1,23 +1,60 @@
-"""A loaded chat model with all that a request to it needs."""
+"""Loaded models, each with all that a request to it needs."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from omlx_server.api.models import encoders
-from omlx_server.api.models.encoders import Role, ServedEmbedder, ServedReranker
 from omlx_server.api.models.image_reader import ImageReader, TextOnly
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.prefix_cache.report import Dropped
 from omlx_server.core.request import RequestDefaults
 from omlx_server.engine.client.archives import PrefixArchives
-from omlx_server.engine.client.model_client import GeneratorClient
+from omlx_server.engine.client.encoders import EmbeddingClient, Scores
+from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
 from omlx_server.errors import BadRequest
 from omlx_server.text.dialect import Dialect
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.overflow import Overflow
+from omlx_server.text.ranking.pairs import InputEncoder
+from omlx_server.text.ranking.yes_no import YesNoPrompt
 from omlx_server.text.reasoning.constraint import ReasoningMarkers
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A purpose of models. `noun`, `route` and `flag` (it serves one) are for error messages."""
+
+    kind: Literal["chat", "embedding", "rerank", "unknown"]
+    noun: str
+    route: str
+    flag: str
+
+
+CHAT = Role("chat", "a chat model", "/v1/chat/completions", "MODEL")
+EMBEDDING = Role("embedding", "an embedding model", "/v1/embeddings", "--embedding-model")
+RERANKING = Role("rerank", "a reranker", "/v1/rerank", "--reranker")
+NOTHING = Role("unknown", "a model for nothing that is known here", "", "")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedEmbedder:
+    names: tuple[str, ...]
+    client: ModelClient[Any]
+    encoder: InputEncoder
+    embeddings: EmbeddingClient
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedReranker:
+    """A model that ranks documents; `client` is None if it is a chat model."""
+
+    names: tuple[str, ...]
+    client: ModelClient[Any] | None
+    encoder: InputEncoder | YesNoPrompt
+    scores: Scores[Any]
+
 
 TemplateValue = bool | int | float | str
 
@@ -104,5 +141,5 @@ Served = ServedModel | ServedEmbedder | ServedReranker
 
 def role_of(model: Served) -> Role:
     if isinstance(model, ServedModel):
-        return encoders.CHAT
-    return encoders.EMBEDDING if isinstance(model, ServedEmbedder) else encoders.RERANKING
+        return CHAT
+    return EMBEDDING if isinstance(model, ServedEmbedder) else RERANKING

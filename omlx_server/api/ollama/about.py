@@ -7,6 +7,7 @@ unreadable is empty or 0.
 import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -31,6 +32,7 @@ _KEPT = 256
 _READING = threading.Lock()
 """Held while a vocabulary is read: clients ask for all models at once."""
 _GROUP_SIZE = 64
+_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 # Keys of config.json, and Ollama's names for them below the architecture.
 _SIZES = {
@@ -100,7 +102,11 @@ def _abilities(
     directory: Path, template_file: str, reasoning_parser: str, states: tuple[FileState, ...]
 ) -> Abilities:
     files = TokenizerFiles.of(directory)
-    templates = _template_of(template_file) if template_file else files.templates
+    templates = files.templates
+    if template_file:
+        templates = {}
+        with suppress(ConfigError):
+            templates = {"default": read_template(template_file)}
     sources = list(templates.values())
     template = "\n".join(sources)
     style = STYLES[reasoning_parser or reasoning_parser_of(template, files.vocabulary)]
@@ -110,13 +116,6 @@ def _abilities(
         thinking=style is not None and style.start in template,
         insert=any(files.vocabulary.issuperset(tokens) for tokens in FILL_IN),
     )
-
-
-def _template_of(file: str) -> Mapping[str, str]:
-    try:
-        return {"default": read_template(file)}
-    except ConfigError:
-        return {}
 
 
 def in_words(parameters: int) -> str:
@@ -137,17 +136,12 @@ def _about(directory: Path, states: tuple[FileState, ...]) -> ModelCard:
     dtype = text.get("dtype") or text.get("torch_dtype")
     return ModelCard(
         family=str(config.get("model_type", "")),
-        quantization=quantization_of(config) or _dtype_in_words(dtype),
+        quantization=quantization_of(config) or _DTYPES.get(str(dtype), ""),
         parameters=_parameters(directory, config),
         sizes=tuple((name, size) for name, size in sizes if type(size) is int),
         modified=max((changed for _, _, changed in states), default=0.0),
         digest=hashlib.sha256(mark.encode(errors="replace")).hexdigest(),
     )
-
-
-def _dtype_in_words(dtype: object) -> str:
-    words = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
-    return words.get(dtype, "") if isinstance(dtype, str) else ""
 
 
 def _supports_tools(template: str) -> bool:

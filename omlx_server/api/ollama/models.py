@@ -9,19 +9,17 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omlx_server.api.context import context_of
+from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, Operation
-from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.encoders import CHAT, EMBEDDING, RERANKING
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
-from omlx_server.api.models.served_model import Served
+from omlx_server.api.models.served_model import CHAT, EMBEDDING, RERANKING, Served
 from omlx_server.api.ollama import answers
 from omlx_server.api.ollama.about import Abilities, ModelCard, abilities, about, in_words
-from omlx_server.api.ollama.lines import rfc3339
 from omlx_server.api.ollama.prompt import OPTION_NAMES
 from omlx_server.api.ollama.request import ShowRequest
+from omlx_server.api.ollama.shapes import rfc3339
 from omlx_server.api.openai.models import by_name
 from omlx_server.core.request import SamplingPresets
 from omlx_server.engine.pool.entry import Phase, PoolEntry
@@ -33,19 +31,16 @@ OLLAMA_VERSION = "0.13.5"
 """Clients refuse versions that are older than what they need."""
 _CENTURIES = 292 * 365 * 86_400.0  # seconds; as long as Ollama writes for a model that stays
 
-_TAGS = Operation("Ollama", answers.Tags).extra
-_RUNNING = Operation("Ollama", answers.Running).extra
 _SHOW = Operation("Ollama", answers.ShownModel, body=ShowRequest, may_fail=MODEL).extra
-_VERSION = Operation("Ollama", answers.OllamaVersion).extra
 
 
-@router.get("/api/version", openapi_extra=_VERSION)
+@router.get("/api/version", openapi_extra=Operation("Ollama", answers.OllamaVersion).extra)
 async def version() -> Response:
     """Return the version of Ollama whose API this is."""
     return JsonResponse(answers.OllamaVersion(version=OLLAMA_VERSION))
 
 
-@router.get("/api/tags", openapi_extra=_TAGS)
+@router.get("/api/tags", openapi_extra=Operation("Ollama", answers.Tags).extra)
 async def tags(request: Request) -> Response:
     """List chat and embedding models, loaded or not, by every name a request may use, adapters
     included. Rerankers are left out, as Ollama has none."""
@@ -57,10 +52,13 @@ async def tags(request: Request) -> Response:
     for name, one in named.items():
         listings[name] = one
         listings |= {f"{name}:{adapter}": one for adapter in adapters[id(one)]}
-    return JsonResponse(await asyncio.to_thread(_tags, models, listings))
+    shapes = await asyncio.to_thread(
+        lambda: [_tagged(models, name, one) for name, one in listings.items()]
+    )
+    return JsonResponse(answers.Tags(models=shapes))
 
 
-@router.get("/api/ps", openapi_extra=_RUNNING)
+@router.get("/api/ps", openapi_extra=Operation("Ollama", answers.Running).extra)
 async def running(request: Request) -> Response:
     """List the loaded models."""
     models = context_of(request).models
@@ -68,18 +66,18 @@ async def running(request: Request) -> Response:
     loaded = [
         (one, entry) for one, entry in entries if entry is not None and entry.phase is Phase.LOADED
     ]
-    return JsonResponse(await asyncio.to_thread(_running, models, loaded))
+    shapes = await asyncio.to_thread(lambda: [_run(models, one, entry) for one, entry in loaded])
+    return JsonResponse(answers.Running(models=shapes))
 
 
 @router.post("/api/show", openapi_extra=_SHOW)
 async def show(request: Request) -> Response:
     """Show one model."""
-    context = context_of(request)
-    body = await json_body.read(request, ShowRequest, context.max_body_bytes)
+    body = await body_of(request, ShowRequest)
     name = body.model or body.name
     if not name:
         raise BadRequest("model is missing", param="model")
-    models = context.models
+    models = context_of(request).models
     listing, _ = await models.named(name)
     takes_images = models.takes_images(listing)
     directory = models.catalogue.directory(listing.wanted.key)
@@ -90,11 +88,8 @@ def _about(models: ServedModels, listing: ModelListing) -> ModelCard:
     return about(models.catalogue.directory(listing.wanted.key))
 
 
-def _tags(models: ServedModels, listings: dict[str, ModelListing]) -> answers.Tags:
-    return {"models": [_tagged(name, one, _about(models, one)) for name, one in listings.items()]}
-
-
-def _tagged(name: str, listing: ModelListing, card: ModelCard) -> answers.TaggedModel:
+def _tagged(models: ServedModels, name: str, listing: ModelListing) -> answers.TaggedModel:
+    card = _about(models, listing)
     return {
         "name": name,
         "model": name,
@@ -105,13 +100,10 @@ def _tagged(name: str, listing: ModelListing, card: ModelCard) -> answers.Tagged
     }
 
 
-def _running(
-    models: ServedModels, loaded: list[tuple[ModelListing, PoolEntry[Served]]]
-) -> answers.Running:
-    return {"models": [_run(one, entry, _about(models, one)) for one, entry in loaded]}
-
-
-def _run(listing: ModelListing, entry: PoolEntry[Served], card: ModelCard) -> answers.RunningModel:
+def _run(
+    models: ServedModels, listing: ModelListing, entry: PoolEntry[Served]
+) -> answers.RunningModel:
+    card = _about(models, listing)
     stays = math.inf if entry.is_pinned or not entry.ttl else entry.ttl
     idle = 0.0 if entry.users else time.monotonic() - entry.used
     left = min(max(0.0, stays - idle), _CENTURIES)

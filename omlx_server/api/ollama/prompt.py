@@ -1,28 +1,34 @@
-"""Converts Ollama's requests into chat and completion requests. Pure."""
+"""Converts Ollama's requests into chat and completion requests. Pure.
 
-from typing import Any, TypeVar
+Most clients drop the ids of calls. A call without one gets an id by its place in the conversation,
+so the next request has the same prompt.
+"""
 
-from pydantic import BaseModel, ValidationError
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import EngineFields, TokenFields
-from omlx_server.api.http.errors import from_validation
-from omlx_server.api.http.json_body import refuse
+from omlx_server.api.http.json_body import refuse, validated
 from omlx_server.api.models.served_model import ServedModel
-from omlx_server.api.ollama import messages
 from omlx_server.api.ollama.request import (
     Format,
     GenerateRequest,
+    GivenCall,
+    GivenMessage,
     OllamaChatRequest,
     Options,
     WrittenRequest,
 )
-from omlx_server.api.openai.completion_schema import CompletionRequest
+from omlx_server.api.openai.completion_prompts import CompletionRequest
 from omlx_server.errors import BadRequest
+from omlx_server.images.source import url_of_image_block
 from omlx_server.text.reasoning.effort import switches
 
 Fields = dict[str, Any]
-M = TypeVar("M", bound=BaseModel)
+Waiting = list[tuple[str, str]]
+"""The ids and names of calls that have no result yet, the oldest first."""
 
 _NO_TEMPLATE = "a template in a request is refused; the model's own is used"
 _NO_CONTEXT = "this server keeps no context; send the conversation to /api/chat"
@@ -40,19 +46,19 @@ def of_chat(body: OllamaChatRequest, model: ServedModel) -> ChatRequest:
         {"type": "function", "function": tool.function.model_dump(exclude_unset=True)}
         for tool in body.tools or ()
     ]
-    fields: Fields = {"messages": messages.chat_messages(turns), "tools": tools or None}
+    fields: Fields = {"messages": chat_messages(turns), "tools": tools or None}
     if turns and turns[-1].role == "assistant" and not turns[-1].tool_calls:
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
-    return _validated(ChatRequest, {**fields, **_chat_fields(body, model)})
+    return validated(ChatRequest, {**fields, **_chat_fields(body, model)})
 
 
 def of_prompt(body: GenerateRequest, model: ServedModel) -> ChatRequest:
     """Return the chat request for a prompt, as a message of the user. Raises BadRequest."""
     refuse(body, _UNSUPPORTED)
-    content = messages.content_of(body.prompt or "", body.images or (), "images")
+    content = content_of(body.prompt or "", body.images or (), "images")
     turns: list[Fields] = [{"role": "system", "content": body.system}] if body.system else []
     turns.append({"role": "user", "content": content})
-    return _validated(ChatRequest, {"messages": turns, **_chat_fields(body, model)})
+    return validated(ChatRequest, {"messages": turns, **_chat_fields(body, model)})
 
 
 def of_text(body: GenerateRequest, model: ServedModel) -> CompletionRequest:
@@ -68,7 +74,7 @@ def of_text(body: GenerateRequest, model: ServedModel) -> CompletionRequest:
         **_shared_fields(body),
     }
     most = model.defaults.max_tokens or _NO_LIMIT_TOKENS
-    return _validated(CompletionRequest, {"max_tokens": most, **_without_nones(fields)})
+    return validated(CompletionRequest, {"max_tokens": most, **fields})
 
 
 def _chat_fields(body: WrittenRequest, model: ServedModel) -> Fields:
@@ -119,12 +125,69 @@ def _thinking(body: WrittenRequest, model: ServedModel) -> Fields:
     return {"reasoning_effort": think}
 
 
-def _without_nones(fields: Fields) -> Fields:
-    return {name: value for name, value in fields.items() if value is not None}
+def chat_messages(messages: Sequence[GivenMessage]) -> list[Fields]:
+    """Return the chat's messages. Raises BadRequest for an image that is not base64."""
+    shapes: list[Fields] = []
+    waiting: Waiting = []
+    calls = 0
+    for index, message in enumerate(messages):
+        shape = _message(message, f"messages.{index}")
+        if message.role == "tool":
+            shape |= _call_of_result(message, waiting)
+        elif message.tool_calls:
+            shape["tool_calls"] = [
+                _call(one, calls + n) for n, one in enumerate(message.tool_calls)
+            ]
+            waiting += [(one["id"], one["function"]["name"]) for one in shape["tool_calls"]]
+            calls += len(message.tool_calls)
+        shapes.append(shape)
+    return shapes
 
 
-def _validated(kind: type[M], fields: Fields) -> M:
-    try:
-        return kind.model_validate(_without_nones(fields))
-    except ValidationError as error:
-        raise from_validation(error, frozenset(kind.model_fields)) from None
+def content_of(text: str, images: Iterable[str], param: str) -> str | list[Fields]:
+    """Return the text, or images and then the text. Raises as `chat_messages`."""
+    parts = [_image(data, f"{param}.images.{index}") for index, data in enumerate(images)]
+    return [*parts, {"type": "text", "text": text}] if parts else text
+
+
+def image_chars(messages: Iterable[GivenMessage]) -> int:
+    return sum(len(data) for message in messages for data in message.images or ())
+
+
+def _message(message: GivenMessage, param: str) -> Fields:
+    content = content_of(message.content or "", message.images or (), param)
+    shape: Fields = {"role": message.role, "content": content}
+    if message.thinking:
+        shape["reasoning_content"] = message.thinking
+    return shape
+
+
+def _call_of_result(message: GivenMessage, waiting: Waiting) -> Fields:
+    """Return the fields that link a result to its call, and remove that call from `waiting`."""
+    by_name = [call for call in waiting if call[1] == message.tool_name] or waiting
+    by_id = [call for call in waiting if call[0] == message.tool_call_id]
+    call = next(iter(by_id or by_name), (message.tool_call_id or _id_of(0), ""))
+    if call in waiting:
+        waiting.remove(call)
+    name = message.tool_name or call[1]
+    shape = {"tool_call_id": message.tool_call_id or call[0]}
+    return {**shape, "name": name} if name else shape
+
+
+def _call(call: GivenCall, number: int) -> Fields:
+    arguments = json.dumps(call.function.arguments or {}, ensure_ascii=False)
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id or _id_of(number), "type": "function", "function": function}
+
+
+def _id_of(number: int) -> str:
+    """Return nine letters and digits: Mistral's templates take no other ids."""
+    return f"call{number:05d}"
+
+
+def _image(data: str, param: str) -> Fields:
+    if data.startswith("data:"):
+        raise BadRequest("images must be base64, without data: before it", param=param)
+    source = {"type": "base64", "data": data}
+    url = url_of_image_block({"source": source}, param=param)
+    return {"type": "image_url", "image_url": url}

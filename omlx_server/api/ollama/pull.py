@@ -9,15 +9,14 @@ from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from omlx_server.api.admin.fetch import FetchStep, fetching
-from omlx_server.api.admin.guard import ADMIN, require_admin
-from omlx_server.api.context import context_of
+from omlx_server.api.admin.guard import require_admin
+from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, Operation
-from omlx_server.api.http import json_body
 from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.ollama import answers
-from omlx_server.api.ollama.lines import JsonLineStream, line
 from omlx_server.api.ollama.request import PullRequest
+from omlx_server.api.ollama.shapes import JsonLineStream, line
 from omlx_server.errors import BadRequest
 
 router = APIRouter(dependencies=[Depends(require_admin)])
@@ -30,7 +29,7 @@ _PULL = Operation(
     answers.PullStatus,
     body=PullRequest,
     lines=answers.PullLine,
-    may_fail=(*ADMIN, *MODEL, 429, 503),
+    may_fail=(*MODEL, 429, 503),
 ).extra
 
 
@@ -39,7 +38,7 @@ async def pull(request: Request) -> Response:
     """Fetch a model, with progress as JSON lines; needs the admin token. Closing the connection
     stops it; the next request continues."""
     context = context_of(request)
-    body = await json_body.read(request, PullRequest, context.max_body_bytes)
+    body = await body_of(request, PullRequest)
     name = await context.models.untagged(body.model or body.name or "")
     if not name:
         raise BadRequest("model is missing", param="model")

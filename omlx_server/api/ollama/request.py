@@ -1,5 +1,7 @@
 """The fields of Ollama's requests. Types are strict; unknown fields and options are ignored."""
 
+import math
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
@@ -8,6 +10,7 @@ from omlx_server.api.chat.request import FunctionDefinition
 from omlx_server.api.chat.sampling import EngineFields, Stop, TokenFields
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import JsonObject, Text
+from omlx_server.errors import BadRequest
 
 KeepAlive = (
     Annotated[float, Field(ge=-1e12, le=1e12)] | Annotated[str, StringConstraints(max_length=64)]
@@ -18,6 +21,10 @@ Images = Annotated[list[Text], Field(max_length=1000)]
 Format = Literal["", "json"] | JsonObject
 """JSON of any form, or a JSON schema; "" for free text."""
 Level = Literal["low", "medium", "high", "max"]
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
+_DURATION = re.compile(rf"([+-]?)((?:{_PART})+)")
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?")
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
@@ -135,3 +142,24 @@ class PullRequest(ShowRequest):
     """The body of POST /api/pull."""
 
     stream: bool | None = None
+
+
+def seconds_of(keep_alive: KeepAlive | None) -> float | None:
+    """Return seconds, infinity for negative ones; None for None. Raises BadRequest for a text that
+    is no duration in Go's form."""
+    if keep_alive is None:
+        return None
+    seconds = _parsed(keep_alive) if isinstance(keep_alive, str) else keep_alive
+    return math.inf if seconds < 0 else seconds
+
+
+def _parsed(text: str) -> float:
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise BadRequest(
+            'keep_alive must be seconds, or a duration such as "5m" or "1h30m"', param="keep_alive"
+        )
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, match[2]))
+    return -seconds if match[1] == "-" else seconds

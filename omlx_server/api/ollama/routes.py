@@ -1,36 +1,46 @@
-"""POST /api/chat and POST /api/generate: answers as JSON lines, or whole if `stream` is false."""
+"""POST /api/chat and /api/generate, whole or as JSON lines; /api/embed and /api/embeddings."""
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
+import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from omlx_server.api.chat.choices import CACHE_HEADERS, Choices, WholeChoice
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.turn import ChatTurn
-from omlx_server.api.context import context_of
+from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
-from omlx_server.api.http import json_body
 from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.encoders import CHAT
-from omlx_server.api.models.served_model import ServedModel
-from omlx_server.api.ollama import answers, messages, prompt
-from omlx_server.api.ollama.keep_alive import seconds_of
-from omlx_server.api.ollama.lines import JsonLineStream, line
-from omlx_server.api.ollama.request import GenerateRequest, OllamaChatRequest, WrittenRequest
+from omlx_server.api.models.served_model import CHAT, EMBEDDING, ServedEmbedder, ServedModel
+from omlx_server.api.ollama import answers, prompt
+from omlx_server.api.ollama.request import (
+    EmbeddingsRequest,
+    EmbedRequest,
+    GenerateRequest,
+    KeepAlive,
+    OllamaChatRequest,
+    WrittenRequest,
+    seconds_of,
+)
 from omlx_server.api.ollama.shapes import (
     AnswerShape,
     AnswerShapes,
+    JsonLineStream,
+    line,
     loaded,
     message_body,
+    nanoseconds,
     response_body,
 )
 from omlx_server.api.openai import completion_prompts
+from omlx_server.api.openai import embeddings as openai
 
 router = APIRouter()
 
@@ -50,6 +60,11 @@ _GENERATE = Operation(
     headers=CACHE_HEADERS,
     may_fail=MODEL + WORK,
 ).extra
+_WHAT_FITS = -1
+_EMBED = Operation("Ollama", answers.Embedded, body=EmbedRequest, may_fail=MODEL + WORK).extra
+_EMBEDDINGS = Operation(
+    "Ollama", answers.EmbeddedOne, body=EmbeddingsRequest, may_fail=MODEL + WORK
+).extra
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,21 +80,20 @@ class _Job:
 @router.post("/api/chat", openapi_extra=_CHAT)
 async def chat(request: Request) -> Response:
     """Answer a conversation, whole or as JSON lines."""
-    context = context_of(request)
-    body = await json_body.read(request, OllamaChatRequest, context.max_body_bytes)
+    body = await body_of(request, OllamaChatRequest)
     if not body.messages:
         return await _load_or_unload(request, body, message_body)
     job = await _load(request, body)
-    beside = messages.image_chars(body.messages)
-    chat_request = await context.threads.run(prompt.of_chat, body, job.model, beside=beside)
+    beside = prompt.image_chars(body.messages)
+    run = context_of(request).threads.run
+    chat_request = await run(prompt.of_chat, body, job.model, beside=beside)
     return await _chat_answer(job, chat_request, message_body)
 
 
 @router.post("/api/generate", openapi_extra=_GENERATE)
 async def generate(request: Request) -> Response:
     """Answer a prompt, or continue it, whole or as JSON lines."""
-    context = context_of(request)
-    body = await json_body.read(request, GenerateRequest, context.max_body_bytes)
+    body = await body_of(request, GenerateRequest)
     if not (body.prompt or body.suffix or body.images):
         return await _load_or_unload(request, body, response_body)
     job = await _load(request, body)
@@ -87,7 +101,8 @@ async def generate(request: Request) -> Response:
         choices = await while_connected(request.receive, _continue(job, body))
         return await _answer(job, choices, response_body)
     beside = sum(map(len, body.images or ()))
-    chat_request = await context.threads.run(prompt.of_prompt, body, job.model, beside=beside)
+    run = context_of(request).threads.run
+    chat_request = await run(prompt.of_prompt, body, job.model, beside=beside)
     return await _chat_answer(job, chat_request, response_body)
 
 
@@ -156,3 +171,53 @@ async def _lines(shapes: AnswerShapes, choices: Choices) -> AsyncGenerator[bytes
             lines = list(shapes.lines(delta, choices.usage))
             if lines:
                 yield b"".join(map(line, lines))
+
+
+@router.post("/api/embed", openapi_extra=_EMBED)
+async def embed(request: Request) -> Response:
+    """Return a vector for each text, in order. An empty text only loads the model."""
+    body = await body_of(request, EmbedRequest)
+    began = time.monotonic()
+    model = await _embedder(request, body.model, body.keep_alive)
+    load_seconds = time.monotonic() - began
+    texts = body.input if isinstance(body.input, list) else [body.input] if body.input else []
+    most = None if body.truncate is False else _WHAT_FITS
+    vectors, tokens = await _vectors(
+        request, model, texts, truncate_prompt_tokens=most, dimensions=body.dimensions
+    )
+    answer = {
+        "model": body.model,
+        "embeddings": vectors,
+        "total_duration": nanoseconds(time.monotonic() - current().started),
+        "load_duration": nanoseconds(load_seconds),
+        "prompt_eval_count": tokens,
+    }
+    return await asyncio.to_thread(JsonResponse, answer)
+
+
+@router.post("/api/embeddings", openapi_extra=_EMBEDDINGS)
+async def embeddings(request: Request) -> Response:
+    """Return a vector for one text. An empty text only loads the model."""
+    body = await body_of(request, EmbeddingsRequest)
+    model = await _embedder(request, body.model, body.keep_alive)
+    texts = [body.prompt] if body.prompt else []
+    vectors, _ = await _vectors(request, model, texts, truncate_prompt_tokens=_WHAT_FITS)
+    return JsonResponse({"embedding": vectors[0] if vectors else []})
+
+
+async def _embedder(request: Request, name: str, keep_alive: KeepAlive | None) -> ServedEmbedder:
+    models, seconds = context_of(request).models, seconds_of(keep_alive)
+    plain = await models.untagged(name)
+    model = await models.embedder(plain)
+    models.keep(plain, EMBEDDING, seconds)
+    return model
+
+
+async def _vectors(
+    request: Request, model: ServedEmbedder, texts: list[str], **options: int | None
+) -> tuple[list[orjson.Fragment], int]:
+    if not texts:
+        return [], 0
+    embedding = openai.EmbeddingRequest.model_validate({"input": texts, **options})
+    vectors, tokens = await openai.embedded(request, embedding, model)
+    return [openai.as_numbers(vector) for vector in vectors], tokens

@@ -14,13 +14,12 @@ from omlx_server.api.chat.choices import (
     LoggedToken,
     WholeChoice,
 )
-from omlx_server.api.chat.custom_tools import InputReader, input_of
-from omlx_server.api.chat.finish import Finish
-from omlx_server.api.chat.request import ChatRequest
+from omlx_server.api.chat.request import ChatRequest, Finish
+from omlx_server.api.chat.tools import InputReader, input_of
 from omlx_server.api.chat.turn import ChatTurn
-from omlx_server.api.context import context_of
+from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
-from omlx_server.api.http import json_body, sse
+from omlx_server.api.http import sse
 from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
@@ -44,7 +43,7 @@ _DESCRIBED = Operation(
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     context = context_of(request)
-    chat = await json_body.read(request, ChatRequest, context.max_body_bytes)
+    chat = await body_of(request, ChatRequest)
     model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)
     id = f"chatcmpl-{uuid.uuid4().hex}"
     answer = _Answer(id, chat, model)

@@ -1,11 +1,13 @@
 """POST /v1/completions: continues texts. Each prompt becomes an engine request."""
 
+import asyncio
 import codecs
 import time
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -19,17 +21,15 @@ from omlx_server.api.chat.choices import (
     WholeChoice,
     logged,
 )
-from omlx_server.api.chat.finish import Finish
-from omlx_server.api.context import context_of, in_time
+from omlx_server.api.chat.request import Finish
+from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
-from omlx_server.api.http import json_body, sse
+from omlx_server.api.http import sse
 from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.http.merge import merged
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai import answers, completion_prompts
-from omlx_server.api.openai.completion_prompts import EncodedPrompt, start
-from omlx_server.api.openai.completion_schema import CompletionRequest
+from omlx_server.api.openai.completion_prompts import CompletionRequest, EncodedPrompt, start
 from omlx_server.api.openai.shapes import finite, usage
 from omlx_server.text.answers.answer import TokenEntry, piece_entry, text_of
 from omlx_server.text.parts import Text
@@ -47,6 +47,9 @@ _DESCRIBED = Operation(
 
 # Prompts of one request in the engine at a time: a long list must not fill the shared queue.
 _AT_ONCE = 16
+# Items of merged streams that may wait for the reader, before the streams wait.
+_ROOM = 64
+A = TypeVar("A")
 _utf8 = codecs.getincrementaldecoder("utf-8")
 
 
@@ -54,7 +57,7 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 async def completions(request: Request) -> Response:
     """Continue one prompt or several, whole or as a stream of server-sent events."""
     context = context_of(request)
-    body = await json_body.read(request, CompletionRequest, context.max_body_bytes)
+    body = await body_of(request, CompletionRequest)
     model = await context.models.find(body.model, adapter=body.adapter, preset=body.preset)
     body.check()
     encoding = context.threads.run(completion_prompts.encode, body, model)
@@ -225,3 +228,37 @@ def _best(group: list[WholeChoice], count: int) -> list[WholeChoice]:
     if len(group) == count:
         return group
     return sorted(group, key=_likelihood, reverse=True)[:count]
+
+
+async def merged(streams: Sequence[AsyncIterator[A]], at_once: int) -> AsyncGenerator[A, None]:
+    """Yield the items of all streams, each stream's in order, with at most `at_once` running. One
+    stream's error cancels the others and is raised."""
+    items: asyncio.Queue[A | None] = asyncio.Queue()
+    turn, room = asyncio.Semaphore(at_once), asyncio.Semaphore(_ROOM)
+
+    async def drain(stream: AsyncIterator[A]) -> None:
+        async with turn:
+            async for item in stream:
+                await room.acquire()
+                items.put_nowait(item)
+
+    async def drain_all() -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for stream in streams:
+                    group.create_task(drain(stream))
+        finally:
+            items.put_nowait(None)
+
+    work = asyncio.create_task(drain_all())
+    try:
+        while (item := await items.get()) is not None:
+            room.release()
+            yield item
+        try:
+            await work
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+    finally:
+        work.cancel()
+        await asyncio.wait({work})

@@ -12,15 +12,14 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api.context import context_of, in_time
+from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Operation, ResponseHeader
-from omlx_server.api.http import json_body
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.models.encoders import ServedEmbedder
+from omlx_server.api.models.served_model import ServedEmbedder
 from omlx_server.api.openai.answers import Embedding, EmbeddingList
-from omlx_server.api.openai.completion_schema import Prompt, prompts_in
+from omlx_server.api.openai.completion_prompts import Prompt, prompts_in
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.errors import BadRequest, PromptTooLong, TooManyTokens
 
@@ -56,7 +55,7 @@ _DESCRIBED = Operation(
 async def embeddings(request: Request) -> Response:
     """Return a vector for each input, in order."""
     context = context_of(request)
-    body = await json_body.read(request, EmbeddingRequest, context.max_body_bytes)
+    body = await body_of(request, EmbeddingRequest)
     model = await context.models.embedder(body.model)
     vectors, tokens = await embedded(request, body, model)
     foreign = 0

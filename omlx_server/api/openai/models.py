@@ -1,6 +1,5 @@
 """GET /v1/models and /v1/models/{id}. Ids may hold slashes."""
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -11,9 +10,9 @@ from omlx_server.api.chat.sampling import default_sampling
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.models.encoders import CHAT, EMBEDDING
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
+from omlx_server.api.models.served_model import CHAT, EMBEDDING
 from omlx_server.api.openai.answers import ModelArchitecture, ModelList, OpenAiModel
 from omlx_server.errors import ModelNotFound
 
@@ -28,11 +27,11 @@ async def list_models(request: Request) -> Response:
     await models.catalogue.refresh()
     listings = by_name(models)
     adapters = await models.adapters_of(listings.values())
-    shapes = [
-        shape
-        for name, one in listings.items()
-        for shape in _shapes(models, name, one, adapters[id(one)])
-    ]
+    shapes = []
+    for known, one in listings.items():
+        shapes.append(_shape(models, known, one))
+        for own in adapters[id(one)]:
+            shapes.append(_shape(models, f"{known}:{own}", one, parent=known, adapter=own))
     for alias in models.catalogue.aliases:
         name, adapter = models.split_adapter(alias)
         if name in listings and adapter in adapters[id(listings[name])]:
@@ -58,13 +57,6 @@ async def get_model(request: Request, name: str) -> Response:
     if adapter not in await models.adapters(listing):
         raise ModelNotFound(f"The model '{name[:200]}' does not exist.", param="model")
     return JsonResponse(_shape(models, name, listing, parent=model, adapter=adapter))
-
-
-def _shapes(
-    models: ServedModels, name: str, model: ModelListing, adapters: Sequence[str]
-) -> list[OpenAiModel]:
-    adapted = [_shape(models, f"{name}:{one}", model, parent=name, adapter=one) for one in adapters]
-    return [_shape(models, name, model), *adapted]
 
 
 def by_name(models: ServedModels) -> dict[str, ModelListing]:

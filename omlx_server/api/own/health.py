@@ -34,7 +34,6 @@ router = APIRouter()
 
 _HEALTH = Operation("Server", answers.Health, sick=answers.Health, is_open=True).extra
 _PAGE = Bytes(("text/html",), "The page.") if WebFiles().find(INDEX) else None
-_INDEX = Operation("Server", answers.Index, page=_PAGE, is_open=True).extra
 
 
 @router.get("/health/live", openapi_extra=_HEALTH)
@@ -50,7 +49,8 @@ async def ready(request: Request) -> Response:
     models = context_of(request).models
     failed = any(status.state is EngineState.FAILED for _, status in models.engines())
     alive = models.vitals.alive(time.monotonic())
-    return _report(request, ok=models.started and alive and not failed and _whole(request))
+    whole = all(rank["status"] == "here" for rank in context_of(request).ranks())
+    return _report(request, ok=models.started and alive and not failed and whole)
 
 
 @router.get("/version", openapi_extra=Operation("Server", answers.Version).extra)
@@ -59,7 +59,7 @@ async def version() -> Response:
     return JsonResponse(answers.Version(version=__version__))
 
 
-@router.get("/", openapi_extra=_INDEX)
+@router.get("/", openapi_extra=Operation("Server", answers.Index, page=_PAGE, is_open=True).extra)
 async def index(request: Request) -> Response:
     """Return the page for browsers, JSON for others."""
     web = context_of(request).web
@@ -89,10 +89,6 @@ def _report(request: Request, *, ok: bool) -> Response:
         if ranks := context.ranks():
             body["cluster"] = list(ranks)
     return JsonResponse(body, 200 if ok else 503)
-
-
-def _whole(request: Request) -> bool:
-    return all(rank["status"] == "here" for rank in context_of(request).ranks())
 
 
 def _config(request: Request) -> answers.ConfigHealth:

@@ -10,9 +10,8 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api.context import context_of, in_time
+from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Operation
-from omlx_server.api.http import json_body
 from omlx_server.api.http.exchange import current
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
@@ -51,7 +50,7 @@ _DESCRIBED = Operation("Reading", Ranking, body=RerankRequest, may_fail=MODEL + 
 async def rerank(request: Request) -> Response:
     """Return the documents' relevance, the highest first."""
     context = context_of(request)
-    body = await json_body.read(request, RerankRequest, context.max_body_bytes)
+    body = await body_of(request, RerankRequest)
     model = await context.models.reranker(body.model)
     size = len(body.query) * len(body.documents)  # it may be encoded with each of them
     encode, limit = model.encoder.encode_pairs, model.scores.max_tokens

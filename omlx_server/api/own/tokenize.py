@@ -16,16 +16,14 @@ from omlx_server.api.chat.images import image_turns, read_images
 from omlx_server.api.chat.request import ChatRequest, Message, Tool
 from omlx_server.api.chat.sampling import PresetName, TokenId
 from omlx_server.api.chat.turn import encode_chat
-from omlx_server.api.context import context_of, in_time
+from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import MODEL, Operation
-from omlx_server.api.http import json_body
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import JsonObject, Text
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.own.answers import Detokenized, Tokenized, TokenizedContent, TokenPiece
 from omlx_server.errors import BadRequest, PromptTooLong
-from omlx_server.text.tokenizer import Tokenizer
 
 router = APIRouter()
 
@@ -65,7 +63,7 @@ _DETOKENIZE = Operation("Tokens", Detokenized, body=DetokenizeRequest, may_fail=
 async def tokenize(request: Request) -> Response:
     """Return the token ids of a text or of a conversation."""
     context = context_of(request)
-    body = await json_body.read(request, TokenizeRequest, context.max_body_bytes)
+    body = await body_of(request, TokenizeRequest)
     model = await context.models.find(body.model, preset=body.preset)
     _check(body)
     if body.messages is not None:
@@ -80,7 +78,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """Return the text of token ids, special ones included."""
     context = context_of(request)
-    body = await json_body.read(request, DetokenizeRequest, context.max_body_bytes)
+    body = await body_of(request, DetokenizeRequest)
     model = await context.models.find(body.model)
     if any(token >= model.vocab for token in body.tokens):
         raise BadRequest(f"token ids must be below {model.vocab}", param="tokens")
@@ -105,7 +103,10 @@ def _check(body: TokenizeRequest) -> None:
 def _tokenized(body: TokenizeRequest, tokens: list[int], model: ServedModel) -> Response:
     tokenizer = model.tokenizer
     if body.content is not None:
-        pieces = _pieces(tokenizer, tokens) if body.with_pieces else tokens
+        if not body.with_pieces:
+            return JsonResponse(TokenizedContent(tokens=tokens))
+        raw = tokenizer.token_bytes
+        pieces: list[TokenPiece] = [{"id": token, "piece": _piece(raw(token))} for token in tokens]
         return JsonResponse(TokenizedContent(tokens=pieces))
     strings = [tokenizer.token_text(token) for token in tokens] if body.return_token_strs else None
     answer: Tokenized = {
@@ -145,10 +146,6 @@ def _encode_text(body: TokenizeRequest, model: ServedModel) -> list[int]:
     except PromptTooLong as error:
         field = "prompt" if body.prompt is not None else "content"
         raise PromptTooLong(error.message, param=field) from None
-
-
-def _pieces(tokenizer: Tokenizer, tokens: list[int]) -> list[TokenPiece]:
-    return [{"id": token, "piece": _piece(tokenizer.token_bytes(token))} for token in tokens]
 
 
 def _piece(raw: bytes) -> str | list[int]:

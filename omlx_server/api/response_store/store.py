@@ -28,10 +28,8 @@ class _Owned:
 
 
 class Store(ABC):
-    """Decides what stays, by names and sizes; subclasses write, read and remove the bytes. `keeps`:
-    whether anything is kept at all."""
-
-    keeps = True
+    """Decides what stays, by names and sizes; subclasses write, read and remove the bytes. With
+    room for no entries it keeps nothing."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._max_entries = max_entries
@@ -40,6 +38,10 @@ class Store(ABC):
         self._owned: dict[bytes, _Owned] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
+
+    @property
+    def keeps(self) -> bool:
+        return self._max_entries > 0
 
     @property
     def memory_bytes(self) -> int:
@@ -68,7 +70,7 @@ class Store(ABC):
             return self._remove(name)
 
     def _fits(self, nbytes: int) -> bool:
-        return nbytes <= self._max_bytes and self._max_entries > 0
+        return nbytes <= self._max_bytes and self.keeps
 
     def _note(self, name: str, nbytes: int, owner: bytes = b"") -> None:
         self._forget(name)
@@ -130,12 +132,3 @@ class MemoryStore(Store):
 
     def _remove(self, name: str) -> bool:
         return self._data.pop(name, None) is not None
-
-
-class NoStore(MemoryStore):
-    """Keeps nothing."""
-
-    keeps = False
-
-    def __init__(self) -> None:
-        super().__init__(max_entries=0, max_bytes=0)

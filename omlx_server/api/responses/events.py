@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import count
 
 from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, TokenCounts
-from omlx_server.api.chat.custom_tools import InputReader
-from omlx_server.api.chat.finish import Finish
+from omlx_server.api.chat.request import Finish
+from omlx_server.api.chat.tools import InputReader
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import ItemStatus, OutputItem, Response
 from omlx_server.api.responses.event_types import (
@@ -20,7 +20,7 @@ from omlx_server.api.responses.event_types import (
     ResponseEvent,
     ResponseEventType,
 )
-from omlx_server.api.responses.items.ids import ItemIds
+from omlx_server.api.responses.items.items import ItemIds
 from omlx_server.api.responses.open_items import OpenCall, OpenItem, OpenMessage, OpenReasoning
 from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import OmlxError

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from omlx_server.api.chat.choices import LoggedToken
-from omlx_server.api.chat.custom_tools import InputReader
+from omlx_server.api.chat.tools import InputReader
 from omlx_server.api.openai import shapes
 from omlx_server.api.openai.answers import TokenLogprob
 from omlx_server.api.responses import answers

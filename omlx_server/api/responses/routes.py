@@ -1,36 +1,43 @@
 """POST /v1/responses, and the routes for compaction, token counts and stored responses."""
 
+import time
+from collections.abc import AsyncGenerator
 from typing import Annotated, Literal, TypeVar
 
 from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from omlx_server.api.chat.choices import CACHE_HEADERS
+from omlx_server.api.chat.choices import CACHE_HEADERS, Choices
 from omlx_server.api.chat.turn import ChatTurn
-from omlx_server.api.context import context_of
+from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation, Query
-from omlx_server.api.http import json_body, sse
+from omlx_server.api.http import sse
 from omlx_server.api.http.client_gone import while_connected
-from omlx_server.api.http.exchange import left_out
+from omlx_server.api.http.exchange import failed, left_out
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
-from omlx_server.api.responses import answers
-from omlx_server.api.responses.answer import ResponseAnswer
-from omlx_server.api.responses.chat_form import prompt_request, renamed_params
-from omlx_server.api.responses.compaction import compacted
+from omlx_server.api.responses import answers, shapes
+from omlx_server.api.responses.chat_form import (
+    chat_request,
+    compaction_request,
+    prompt_request,
+    renamed_params,
+)
 from omlx_server.api.responses.event_types import AnyResponseEvent
-from omlx_server.api.responses.items.ids import ItemIds, new_response_id
-from omlx_server.api.responses.items.items import page
+from omlx_server.api.responses.events import ResponseEvents
+from omlx_server.api.responses.items.items import ItemIds, new_response_id, page
 from omlx_server.api.responses.items.messages import image_chars
 from omlx_server.api.responses.schema import CompactRequest, InputTokensRequest, ResponsesRequest
 from omlx_server.api.responses.shelf import Stored, shelf_of
-from omlx_server.errors import BadRequest, ResponseNotFound
+from omlx_server.api.responses.tool_names import ToolNames
+from omlx_server.errors import BadRequest, InternalError, OmlxError, ResponseNotFound
 
 router = APIRouter()
 Body = TypeVar("Body", ResponsesRequest, CompactRequest, InputTokensRequest)
 
 _MAX_PAGE = 100
+_KEPT = ("user", "system", "developer")
 _CREATE = Operation(
     "Responses",
     answers.Response,
@@ -129,25 +136,23 @@ async def list_input_items(request: Request, id: str) -> Response:
     order = query.get("order", "desc")
     if order not in ("asc", "desc"):
         raise BadRequest("order must be asc or desc", param="order")
-    limit = _limit(query.get("limit", "20"))
+    limit = query.get("limit", "20")
+    is_number = limit.isascii() and limit.isdigit() and len(limit) < 4
+    if not (is_number and 1 <= int(limit) <= _MAX_PAGE):
+        raise BadRequest(f"limit must be from 1 to {_MAX_PAGE}", param="limit")
     stored = await _stored(request, id)
     items, newest_first = stored["input"], order == "desc"
-    return JsonResponse(page(items, limit, query.get("after"), newest_first=newest_first))
+    return JsonResponse(page(items, int(limit), query.get("after"), newest_first=newest_first))
 
 
 async def _read(request: Request, kind: type[Body]) -> tuple[Body, ServedModel]:
-    context = context_of(request)
-    body = await json_body.read(request, kind, context.max_body_bytes)
+    body = await body_of(request, kind)
     body.check()
     left_out(body.unknown_types)
-    model = await context.models.find(body.model, adapter=body.adapter, preset=body.preset)
+    model = await context_of(request).models.find(
+        body.model, adapter=body.adapter, preset=body.preset
+    )
     return body, model
-
-
-def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= _MAX_PAGE):
-        raise BadRequest(f"limit must be from 1 to {_MAX_PAGE}", param="limit")
-    return int(text)
 
 
 async def _stored(request: Request, id: str) -> Stored:
@@ -161,3 +166,101 @@ def _not_found() -> ResponseNotFound:
     return ResponseNotFound(
         "there is no such response: it was not stored, was deleted, or had to go for newer ones"
     )
+
+
+class ResponseAnswer:
+    """Makes one response and stores it at its end: call `start`, then `whole` or `events`.
+    Cancelling a method, or closing the iterator of `events`, closes the generation."""
+
+    def __init__(self, body: ResponsesRequest, model: ServedModel, request: Request) -> None:
+        self._body = body
+        self._model = model
+        self._request = request
+        self._shelf = shelf_of(request)
+        self._is_stored = body.store is not False and self._shelf.keeps
+        self._id = new_response_id()
+        self._ids = ItemIds(self._id)
+        self._items: list[answers.InputItem] = []
+        opening = shapes.opening(
+            body, self._id, int(time.time()), model.defaults, is_stored=self._is_stored
+        )
+        self._names = ToolNames(body.tools or ())
+        self.progress = ResponseEvents(
+            opening, self._ids, self._names, seals_reasoning=body.seals_reasoning
+        )
+
+    async def start(self) -> Choices:
+        """Read the conversation, encode its prompt and queue the request. Raises what
+        `Shelf.conversation` and `ChatTurn.start` raise."""
+        self._items = await self._shelf.conversation(self._body, self._ids)
+        run = context_of(self._request).threads.run
+        with renamed_params():
+            beside = image_chars(self._items)
+            chat = await run(chat_request, self._body, self._items, self._names, beside=beside)
+            return await ChatTurn(chat, self._model, self._request, self._id).start()
+
+    async def whole(self, choices: Choices) -> answers.Response:
+        async with choices.generation:
+            async for delta in choices.deltas():
+                self.progress.take(delta)
+            self.progress.end(choices.usage, int(time.time()))
+        await self._store()
+        return self.progress.response
+
+    async def events(self, choices: Choices) -> AsyncGenerator[bytes, None]:
+        """Yield the events. The response is stored before the last one, after which a client may go
+        on."""
+        async with choices.generation:
+            yield sse.named(*self.progress.begin())
+            try:
+                async for delta in choices.deltas():
+                    if events := self.progress.take(delta):
+                        yield sse.named(*events)
+                last = self.progress.end(choices.usage, int(time.time()))
+            except OmlxError as error:
+                failed(error)
+                last = self.progress.fail(error)
+        await self._store()
+        yield sse.named(*last)
+
+    async def _store(self) -> None:
+        if self._is_stored:
+            await self._shelf.put(Stored(response=self.progress.response, input=self._items))
+
+
+async def compacted(
+    body: CompactRequest, model: ServedModel, request: Request
+) -> tuple[answers.CompactedResponse, dict[str, str]]:
+    """Return the compacted conversation and the headers of its answer: messages of user, system and
+    developer stay, a summary of the model's replaces the rest. Cancelling closes the generation.
+
+    Raises InternalError if the model wrote no summary, and what `Shelf.conversation` and
+    `ChatTurn.start` raise.
+    """
+    id, shelf = new_response_id(), shelf_of(request)
+    ids = ItemIds(id)
+    items = await shelf.conversation(body, ids)
+    with renamed_params():
+        chat = await context_of(request).threads.run(
+            compaction_request, body, items, model, beside=image_chars(items)
+        )
+        choices = await ChatTurn(chat, model, request, id).start()
+        async with choices.generation:
+            summary = "".join([delta.text async for delta in choices.deltas()])
+    if not summary.strip():
+        raise InternalError("the model wrote no summary: send the conversation as it is")
+    # Old instructions still hold, so they are kept word for word.
+    messages = [one for one in items if one["type"] == "message" and one["role"] in _KEPT]
+    item: answers.CompactionOfResponse = {
+        "id": ids.next("cmp"),
+        "type": "compaction",
+        "encrypted_content": shelf.seals.seal(summary),
+    }
+    answer: answers.CompactedResponse = {
+        "id": id,
+        "object": "response.compaction",
+        "created_at": int(time.time()),
+        "output": [*messages, item],
+        "usage": shapes.usage(choices.usage),
+    }
+    return answer, choices.headers()

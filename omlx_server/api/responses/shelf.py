@@ -20,8 +20,7 @@ from omlx_server.api.access.tenant import client_of
 from omlx_server.api.context import context_of
 from omlx_server.api.response_store.store import Damaged, Store
 from omlx_server.api.responses.answers import InputItem, Response
-from omlx_server.api.responses.items.ids import ItemIds, is_response_id, response_of
-from omlx_server.api.responses.items.items import stored_form
+from omlx_server.api.responses.items.items import ItemIds, is_response_id, response_of, stored_form
 from omlx_server.api.responses.items.seals import Seals
 from omlx_server.api.responses.schema import PromptFields, ReferenceItem
 from omlx_server.errors import ItemNotFound, PreviousResponseNotFound

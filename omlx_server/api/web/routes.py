@@ -31,13 +31,12 @@ class NoSuchFile(NotFound):
     code = "not_found"
 
 
-_ABOUT = Operation("Page", PageOptions, is_open=True).extra
 _FILE = Operation(
     "Page", Bytes(WebFiles().media(), "The file."), may_fail=MODEL, is_open=True
 ).extra
 
 
-@router.get("/web/about.json", openapi_extra=_ABOUT)
+@router.get("/web/about.json", openapi_extra=Operation("Page", PageOptions, is_open=True).extra)
 async def about(request: Request) -> Response:
     """Return the options of the page."""
     context = context_of(request)

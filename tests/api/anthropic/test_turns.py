@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.api.anthropic.ids import call_id, tool_use_id
 from omlx_server.api.anthropic.request import CountRequest
-from omlx_server.api.anthropic.turns import chat_messages, image_chars
+from omlx_server.api.anthropic.turns import call_id, chat_messages, image_chars, tool_use_id
 from omlx_server.api.chat.request import Message
 from omlx_server.errors import BadRequest
 

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_server.api.chat.custom_tools import InputReader, arguments_of, input_of
 from omlx_server.api.chat.request import ChatRequest
-from omlx_server.api.chat.tools import toolbox_of
+from omlx_server.api.chat.tools import InputReader, arguments_of, input_of, toolbox_of
 from tests.api.tool_types import LARK, RECURSIVE, REGEX
 
 LETTERS = st.text(alphabet=st.sampled_from('a"\\\n\té😀/{}'), max_size=12)

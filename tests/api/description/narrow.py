@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from omlx_server.api.chat import request as schema
-from omlx_server.api.openai import completion_schema
+from omlx_server.api.openai import completion_prompts
 from omlx_server.api.responses import schema as responses
 from omlx_server.text.grammar import fields
 from tests.api.description.server import CHAT, EMBEDDING, RANKING
@@ -18,7 +18,7 @@ _VOCABS = {CHAT: makers.FAMILIES["byte_level"]().get_vocab_size(), EMBEDDING: 30
 _ANY_ID = (0, 1 << 31)
 _LEFT_OUT = {
     *schema.UNSUPPORTED,
-    *completion_schema.UNSUPPORTED,
+    *completion_prompts.UNSUPPORTED,
     *(responses.UNSUPPORTED.keys() - {"prompt"}),
     *fields.FIELDS,
     # They need another field, or something that is there.

@@ -10,9 +10,8 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from omlx_server.api.app import create_app
-from omlx_server.api.description.document import document
+from omlx_server.api.description.document import Schemas, document
 from omlx_server.api.description.operation import Operation
-from omlx_server.api.description.schemas import Schemas
 from omlx_server.settings import Settings
 from omlx_server.wiring.context import make_context
 from tests.api.fixed import fixed_models

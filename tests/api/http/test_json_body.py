@@ -20,7 +20,7 @@ from omlx_server.api.http import exchange, json_body
 from omlx_server.api.http.bodies import BODY, Bodies
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import Text
-from omlx_server.api.openai.completion_schema import CompletionRequest
+from omlx_server.api.openai.completion_prompts import CompletionRequest
 from omlx_server.api.openai.embeddings import EmbeddingRequest
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.errors import BadRequest

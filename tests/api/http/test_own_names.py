@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from omlx_server.api.http.own_names import OwnNames, for_others, names_here, plain
+from omlx_server.api.http.host import OwnNames, for_others, names_here, plain
 from tests.api.harness import ServerProcess, assert_envelope, serving, wait_for
 
 KEY = "key-of-a-client"

@@ -11,7 +11,7 @@ from omlx_server.api.http.errors import from_validation
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import JsonObject, Source, Text
 from omlx_server.api.ollama.request import OllamaChatRequest
-from omlx_server.api.openai.completion_schema import CompletionRequest
+from omlx_server.api.openai.completion_prompts import CompletionRequest
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.errors import BadRequest
 from omlx_server.models.hub.names import LONGEST_NAME

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -162,7 +163,7 @@ def test_each_run_is_seen_once_with_its_own_pixels(reader: ImageReader) -> None:
         RequestId("a"), (1, 2), SamplingParams(max_tokens=1), salt=b"salt", images=tuple(runs)
     )
     engine = Engine(known=frozenset({runs[1].digest}))
-    asyncio.run(compute_features(chat, request, engine, turns()))
+    asyncio.run(compute_features(chat, request, cast(Any, engine), turns()))
     assert engine.asked == [images[0].making_bytes, images[1].making_bytes]
     expected = {run.digest: run for run in runs if run.digest != runs[1].digest}
     assert [digest for digest, _ in engine.seen] == list(expected)

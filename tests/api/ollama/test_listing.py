@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from omlx_server.api.app import create_app
-from omlx_server.api.models.encoders import CHAT
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
+from omlx_server.api.models.served_model import CHAT
 from omlx_server.core.adapters import CONFIG
 from omlx_server.engine.pool.entry import ModelRequest
 from omlx_server.models.adapters.registry import AdapterPlaces

@@ -13,9 +13,8 @@ from safetensors.numpy import save_file
 from omlx_server.api.chat.choices import ChoiceDelta, TokenCounts
 from omlx_server.api.http.exchange import Exchange, Phases
 from omlx_server.api.ollama import about as files
-from omlx_server.api.ollama.keep_alive import seconds_of
-from omlx_server.api.ollama.messages import chat_messages
-from omlx_server.api.ollama.request import GivenMessage
+from omlx_server.api.ollama.prompt import chat_messages
+from omlx_server.api.ollama.request import GivenMessage, seconds_of
 from omlx_server.api.ollama.shapes import AnswerShapes, message_body
 from omlx_server.errors import BadRequest
 from omlx_server.text.parts import Arguments, CallStart, Text

@@ -8,9 +8,9 @@ import httpx
 import orjson
 import pytest
 
-from omlx_server.api.admin.answers import ModelFetched
 from omlx_server.api.admin.fetch import FetchStep
 from omlx_server.api.app import create_app
+from omlx_server.api.models.listing import ModelFetched
 from omlx_server.api.ollama.models import OLLAMA_VERSION
 from omlx_server.api.ollama.pull import lines_of
 from omlx_server.settings import Settings

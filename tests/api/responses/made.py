@@ -6,11 +6,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, TokenCounts
-from omlx_server.api.chat.finish import Finish
+from omlx_server.api.chat.request import Finish
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import Response
 from omlx_server.api.responses.events import ResponseEvents
-from omlx_server.api.responses.items.ids import ItemIds
+from omlx_server.api.responses.items.items import ItemIds
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.core.request import RequestDefaults

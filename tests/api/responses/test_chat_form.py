@@ -8,8 +8,7 @@ from pydantic import ValidationError
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.chat_form import chat_request, renamed_params
-from omlx_server.api.responses.items.ids import ItemIds
-from omlx_server.api.responses.items.items import stored_form
+from omlx_server.api.responses.items.items import ItemIds, stored_form
 from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import BadRequest
 from tests.api.responses import judge

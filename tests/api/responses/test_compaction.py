@@ -7,8 +7,7 @@ import orjson
 import pytest
 
 from omlx_server.api.responses.answers import InputItem
-from omlx_server.api.responses.items.ids import ItemIds
-from omlx_server.api.responses.items.items import stored_form
+from omlx_server.api.responses.items.items import ItemIds, stored_form
 from omlx_server.api.responses.items.messages import chat_messages
 from omlx_server.api.responses.items.seals import Seals, text_of
 from omlx_server.api.responses.tool_names import ToolNames

@@ -3,13 +3,43 @@
 Stored items have an id and, but for compactions, a status; contents are lists of parts.
 """
 
+import re
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from omlx_server.api.responses import answers, schema
-from omlx_server.api.responses.items.ids import ItemIds
 from omlx_server.errors import BadRequest
 from omlx_server.images.source import url_of_input_image
+
+_RESPONSE = re.compile(r"resp_[0-9a-f]{32}")
+_ITEM = re.compile(r"[a-z]{1,8}_([0-9a-f]{32})[0-9a-f]{4}")
+
+
+def new_response_id() -> str:
+    """Return a new response id with 128 random bits."""
+    return f"resp_{secrets.token_hex(16)}"
+
+
+def is_response_id(text: str) -> bool:
+    return _RESPONSE.fullmatch(text) is not None
+
+
+def response_of(item_id: str) -> str | None:
+    """Return the id of an item's response; None where this server made no such id."""
+    match = _ITEM.fullmatch(item_id)
+    return f"resp_{match[1]}" if match else None
+
+
+class ItemIds:
+    def __init__(self, response_id: str) -> None:
+        self._stem = response_id.removeprefix("resp_")
+        self._count = 0
+
+    def next(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}_{self._stem}{self._count:04x}"
+
 
 Find = Callable[[str], answers.InputItem]
 

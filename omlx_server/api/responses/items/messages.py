@@ -8,7 +8,7 @@ lists of parts, others one text.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from omlx_server.api.chat.custom_tools import arguments_of
+from omlx_server.api.chat.tools import arguments_of
 from omlx_server.api.responses import answers
 from omlx_server.api.responses.items.seals import text_of, unseal_reasoning
 from omlx_server.api.responses.tool_names import ToolNames
@@ -63,7 +63,8 @@ class _Thread:
             case "custom_tool_call":
                 self._call(item, arguments_of(item["input"]))
             case "reasoning":
-                self._reasoning.append(_reasoning_text(item))
+                sealed = unseal_reasoning(item.get("encrypted_content", ""))
+                self._reasoning.append(_text(item["content"]) or sealed or _text(item["summary"]))
             case "compaction":
                 self._sum_up(text_of(item["encrypted_content"]))
             case _:
@@ -173,8 +174,3 @@ def _text(
     ],
 ) -> str:
     return "".join(part["text"] for part in content if part["type"] != "input_image")
-
-
-def _reasoning_text(item: answers.ReasoningOfResponse) -> str:
-    sealed = item.get("encrypted_content", "")
-    return _text(item["content"]) or unseal_reasoning(sealed) or _text(item["summary"])

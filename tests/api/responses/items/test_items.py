@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseItem
 
 from omlx_server.api.responses.answers import InputItem
-from omlx_server.api.responses.items.ids import ItemIds, response_of
-from omlx_server.api.responses.items.items import page, stored_form
+from omlx_server.api.responses.items.items import ItemIds, page, response_of, stored_form
 from omlx_server.api.responses.items.messages import Message, chat_messages, image_chars, with_gaps
 from omlx_server.api.responses.items.seals import seal_reasoning, unseal_reasoning
 from omlx_server.api.responses.tool_names import ToolNames

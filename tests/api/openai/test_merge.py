@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from omlx_server.api.http.merge import merged
+from omlx_server.api.openai.completions import merged
 
 
 async def counted(name: str, made: list[str], stop: int) -> AsyncIterator[str]:
