@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from omlx_server.cli.bench.stream import Stream, decode_rate
+from omlx_server.cli.bench.target import Stream, decode_rate
 from omlx_server.core.blocks.keys import shared
 from scripts.benchmarks import __main__ as command
 from scripts.benchmarks import cache_quantities, plot, quantities, report, table, tiny

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from omlx_server.cli.bench.stream import Stream
+from omlx_server.cli.bench.target import Stream
 from omlx_server.errors import UsageError
 from scripts.benchmarks import (
     markdown,

@@ -2,6 +2,7 @@
 every user may read the service's file."""
 
 import os.path
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ _DIRECTORIES = (HF_HOME, _HUB_CACHE)
 _FILES = ("HF_TOKEN_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _ADDRESSES = ("HF_ENDPOINT", *_PROXIES, *map(str.lower, _PROXIES))
+# Control characters, lone surrogates, and what no XML may hold.
+_UNSAYABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
@@ -84,9 +87,4 @@ def _tokens(shell: Mapping[str, str], variables: Mapping[str, str], hub: Path) -
 
 def is_sayable(text: str) -> bool:
     """Whether both a systemd unit and a property list can hold the text."""
-    return not any(_is_unsayable(letter) for letter in text)
-
-
-def _is_unsayable(letter: str) -> bool:
-    code = ord(letter)
-    return code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000 or code in (0xFFFE, 0xFFFF)
+    return _UNSAYABLE.search(text) is None

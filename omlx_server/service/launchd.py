@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omlx_server.service.runner import Runner
 from omlx_server.service.service import LONGEST_STOP_SECONDS, Service
 from omlx_server.service.state import RunState, ServiceState, whole_number
 from omlx_server.service.steps import (
     MakeDirectory,
     Remove,
     RunCommand,
+    Runner,
     Step,
     WaitUntilGone,
     WriteFile,

@@ -1,9 +1,18 @@
 """The steps of installing, starting, stopping and removing a service, as values."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from omlx_server.errors import OmlxError, UsageError
+from omlx_server.service.service import LONGEST_STOP_SECONDS
+from omlx_server.settings.whole_file import replacing
+
+_POLL_SECONDS = 0.2
+_NO_MANAGER = "Failed to connect to bus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +71,73 @@ def describe(steps: Iterable[Step]) -> Iterator[str]:
                 yield f"- run {shlex.join(command)}"
             case WaitUntilGone(command, seconds):
                 yield f"- wait up to {seconds} s until this fails: {shlex.join(command)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int
+    out: str = ""
+    err: str = ""
+
+
+Runner = Callable[[Sequence[str]], Outcome]
+
+
+def run_program(command: Sequence[str]) -> Outcome:
+    """Raises UsageError for a missing program, OmlxError after LONGEST_STOP_SECONDS."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=LONGEST_STOP_SECONDS
+        )
+    except FileNotFoundError:
+        raise UsageError(
+            f"{command[0]} was not found: there is no service manager to talk to",
+            hint="run `omlx-server serve` by hand, or let your own supervisor run it",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise OmlxError(f"{' '.join(command)} did not end") from None
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def take(steps: Iterable[Step], run: Runner, pause: Callable[[float], None] = time.sleep) -> None:
+    """Carry out the steps. Raises OmlxError at the first that fails."""
+    for step in steps:
+        try:
+            _take(step, run, pause)
+        except OSError as error:
+            raise OmlxError(f"{error.filename}: {error.strerror}") from None
+
+
+def _take(step: Step, run: Runner, pause: Callable[[float], None]) -> None:
+    match step:
+        case MakeDirectory(path):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        case WriteFile(path, text, mode):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, mode) as file:
+                file.write(text.encode())
+        case Remove(path):
+            path.unlink(missing_ok=True)
+        case RunCommand(command, may_fail):
+            outcome = run(command)
+            if outcome.code and not may_fail:
+                raise failed(command, outcome)
+        case WaitUntilGone(command, seconds):
+            _wait_until_gone(command, seconds, run, pause)
+
+
+def failed(command: Sequence[str], outcome: Outcome) -> OmlxError:
+    words = (outcome.err.strip() or outcome.out.strip() or "it said nothing").splitlines()[0]
+    if _NO_MANAGER in words:
+        words += "; there is no systemd here for this user: log in as them, without su or sudo"
+    return OmlxError(f"`{' '.join(command)}` failed with code {outcome.code}: {words}")
+
+
+def _wait_until_gone(
+    command: Sequence[str], seconds: int, run: Runner, pause: Callable[[float], None]
+) -> None:
+    for _ in range(max(1, round(seconds / _POLL_SECONDS))):
+        if run(command).code:
+            return
+        pause(_POLL_SECONDS)
+    raise OmlxError("the service that runs does not end; `omlx-server service status` tells more")

@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.errors import UsageError
-from omlx_server.service.runner import Runner, failed
 from omlx_server.service.service import Service
 from omlx_server.service.state import RunState, ServiceState, whole_number
-from omlx_server.service.steps import MakeDirectory, Remove, RunCommand, Step, WriteFile
+from omlx_server.service.steps import (
+    MakeDirectory,
+    Remove,
+    RunCommand,
+    Runner,
+    Step,
+    WriteFile,
+    failed,
+)
 from omlx_server.settings.types import own_place
 
 UNIT = "omlx-server.service"

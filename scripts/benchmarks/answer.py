@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from omlx_server.cli.bench.stream import Stream
+from omlx_server.cli.bench.target import Stream
 from omlx_server.core.blocks.keys import shared
 from scripts.benchmarks.workload import Prompt
 

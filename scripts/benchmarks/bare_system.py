@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from omlx_server.cli.bench.stream import Stream
+from omlx_server.cli.bench.target import Stream
 from scripts.benchmarks import environment
 from scripts.benchmarks.process import Child
 from scripts.benchmarks.timeline import Run

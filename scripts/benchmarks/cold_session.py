@@ -10,7 +10,7 @@ from statistics import mean
 
 import httpx
 
-from omlx_server.cli.bench.stream import decode_rate
+from omlx_server.cli.bench.target import decode_rate
 from scripts.benchmarks.http_system import HttpSystem, start_ours
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, find
 from scripts.benchmarks.plan import Plan

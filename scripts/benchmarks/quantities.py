@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from omlx_server.cli.bench.stream import decode_rate
+from omlx_server.cli.bench.target import decode_rate
 from scripts.benchmarks import cache_quantities, cold_session
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, find
 from scripts.benchmarks.plan import Plan

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from omlx_server.cli.bench.stream import Piece, Stream, events
+from omlx_server.cli.bench.target import Piece, Stream, events
 from scripts.benchmarks.answer import Answer
 from scripts.benchmarks.workload import Prompt
 

@@ -67,18 +67,17 @@ def models(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_models_that_are_here(models: Path) -> None:
     everything = ["starter", "mine", "org/theirs", "mlx-community/Qwen3-0.6B"]
-    assert complete_models("") == everything
-    assert complete_models("m") == ["mine", "mlx-community/Qwen3-0.6B"]
-    assert complete_models("zzz") == []
+    assert complete_models() == everything
 
 
 def test_models_of_the_catalogue_have_the_names_that_a_server_knows(models: Path) -> None:
     make_model(models / "SmolLM2-135M-Instruct-f32")
     make_model(models / "all-MiniLM-L6-v2")
-    assert complete_models("S") == ["SmolLM2-135M-Instruct"]
-    assert complete_models("all") == ["all-MiniLM-L6-v2"]
+    names = complete_models()
+    assert [name for name in names if name.startswith("S")] == ["SmolLM2-135M-Instruct"]
+    assert [name for name in names if name.startswith("all")] == ["all-MiniLM-L6-v2"]
     located = {name for model in candidates([models]) for name in model.names}
-    assert located - {*complete_models("")} == {"theirs", "empty"}
+    assert located - {*names} == {"theirs", "empty"}
 
 
 def test_aliases_the_default_and_other_directories(
@@ -89,43 +88,43 @@ def test_aliases_the_default_and_other_directories(
     monkeypatch.setenv("OMLX_MODELS__USE_HF_CACHE", "false")
     monkeypatch.setenv("OMLX_MODELS__DEFAULT", "usual")
     (tmp_path / CONFIG).write_text('[models.aliases]\nsmall = "org/theirs"\n')
-    assert complete_models("") == ["starter", "far", "small", "usual"]
+    assert complete_models() == ["starter", "far", "small", "usual"]
 
 
 def test_hugging_face_may_be_elsewhere(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    assert "mlx-community/Qwen3-0.6B" not in complete_models("")
+    assert "mlx-community/Qwen3-0.6B" not in complete_models()
     make_model(tmp_path / "hf" / "hub" / "models--a--b" / "snapshots" / "1")
-    assert complete_models("a/") == ["a/b"]
+    assert "a/b" in complete_models()
     monkeypatch.setenv("HUGGINGFACE_HUB_CACHE", str(tmp_path / "older"))
     make_model(tmp_path / "older" / "models--a--c" / "snapshots" / "1")
-    assert complete_models("a/") == ["a/c"]
+    assert "a/c" in complete_models()
+    assert "a/b" not in complete_models()
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "nowhere"))
-    assert complete_models("a/") == []
+    assert not [name for name in complete_models() if name.startswith("a/")]
 
 
 def test_keys_and_clients() -> None:
-    assert "server.port" in complete_keys("server.")
-    assert complete_keys("") == sorted(settings.KEYS)
-    assert complete_clients("c") == ["claude", "codex"]
+    assert complete_keys() == sorted(settings.KEYS)
+    assert complete_clients() == ["claude", "codex", "opencode", "aider"]
 
 
 def test_values_of_settings(models: Path) -> None:
-    assert values_of("logging.level", "") == ["debug", "info", "warning", "error"]
-    assert values_of("memory.limit", "a") == ["auto"]
-    assert values_of("web.enabled", "t") == ["true"]
-    assert values_of("models.pinned", "mi") == ["mine"]
-    assert values_of("models.overrides.org/theirs.kv_cache.scheme", "t") == ["turboquant"]
-    assert values_of("models.overrides.org/theirs.tool_parser", "qwen") == ["qwen3_coder"]
+    assert values_of("logging.level") == ["debug", "info", "warning", "error"]
+    assert values_of("memory.limit") == ["auto"]
+    assert values_of("web.enabled") == ["true", "false"]
+    assert "mine" in values_of("models.pinned")
+    assert "turboquant" in values_of("models.overrides.org/theirs.kv_cache.scheme")
+    assert "qwen3_coder" in values_of("models.overrides.org/theirs.tool_parser")
     for unlisted in ("server.port", "server.prot", "models.overrides.x", "auth.api_keys", ""):
-        assert values_of(unlisted, "") == []
+        assert values_of(unlisted) == []
 
 
 def test_a_broken_config_offers_nothing(tmp_path: Path) -> None:
     (tmp_path / CONFIG).write_text("= nonsense")
-    assert complete_models("") == []
+    assert complete_models() == []
 
 
 # --- Through the program -------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from omlx_server import settings
 from omlx_server.cli.app import app
 from omlx_server.cli.config import change
 from omlx_server.cli.config import edit as config_edit
-from omlx_server.cli.talk.typed import TypedLines
+from omlx_server.cli.talk.typed import read_typed
 from omlx_server.errors import UsageError
 from omlx_server.settings import edit
 from omlx_server.settings.json_schema import json_schema
@@ -230,7 +230,7 @@ def test_a_closed_stdin_is_empty_and_no_terminal(
     assert tomllib.loads(file.read_text())["models"]["default"] == ""
     with pytest.raises(UsageError, match="no terminal"):
         config_edit.run(config=None)
-    assert TypedLines("").read() is None
+    assert read_typed("") is None
 
 
 def test_it_says_when_the_environment_wins(file: Path) -> None:

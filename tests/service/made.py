@@ -6,8 +6,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from omlx_server.service.environment import Environment
-from omlx_server.service.runner import Outcome
 from omlx_server.service.service import Service, service_of
+from omlx_server.service.steps import Outcome
 from omlx_server.settings import Loaded, load
 from tests.api.conftest import CHATML
 from tests.text import makers

@@ -9,9 +9,17 @@ from omlx_server.errors import OmlxError, UsageError
 from omlx_server.service import launchd, systemd
 from omlx_server.service.launchd import Launchd
 from omlx_server.service.managers import Manager, manager_here
-from omlx_server.service.runner import Outcome, run_program, take
 from omlx_server.service.state import RunState, ServiceState
-from omlx_server.service.steps import MakeDirectory, Remove, RunCommand, WaitUntilGone, WriteFile
+from omlx_server.service.steps import (
+    MakeDirectory,
+    Outcome,
+    Remove,
+    RunCommand,
+    WaitUntilGone,
+    WriteFile,
+    run_program,
+    take,
+)
 from omlx_server.service.systemd import Systemd
 from tests.service.made import Recorder, loaded, made
 

@@ -6,10 +6,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from omlx_server.cli.bench.measure import ServerBench
-from omlx_server.cli.bench.plan import BenchPlan
-from omlx_server.cli.bench.result import Result, ratios, read
-from omlx_server.cli.bench.table import lines
+from omlx_server.cli.bench.measure import BenchPlan, ServerBench
+from omlx_server.cli.bench.result import Result, lines, ratios, read
 from omlx_server.cli.bench.target import BenchTarget
 from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell.output import show_json
@@ -33,8 +31,10 @@ def run(
     model, else OmlxError."""
     painter = _painter(plot) if plot else None
     before = read(against) if against else None
-    name = _model(server, model)
-    result = asyncio.run(_measured(server, name, plan))
+    served = server.models()
+    if not model and not served:
+        raise UsageError(f"{server.url} names no model", hint="give --model, or --api-key")
+    result = asyncio.run(_measured(server, model or served[0], plan))
     if not as_json:
         print("\n".join(lines(result, before)))
     if painter is not None and plot is not None:
@@ -44,13 +44,6 @@ def run(
         compared = {"against": ratios(result, before)} if before else {}
         show_json(result.as_json() | compared)
     return 0
-
-
-def _model(server: ServerClient, name: str) -> str:
-    served = server.models()
-    if not name and not served:
-        raise UsageError(f"{server.url} names no model", hint="give --model, or --api-key")
-    return name or served[0]
 
 
 async def _measured(server: ServerClient, model: str, plan: BenchPlan) -> Result:

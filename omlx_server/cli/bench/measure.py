@@ -3,13 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median_low
 
 from omlx_server.cli.bench import words
-from omlx_server.cli.bench.plan import BenchPlan, TimeSlice, slices
 from omlx_server.cli.bench.result import Figure, FigureGroup
-from omlx_server.cli.bench.stream import decode_rate
-from omlx_server.cli.bench.target import BenchPromptTooLong, BenchReply, BenchTarget
+from omlx_server.cli.bench.target import BenchPromptTooLong, BenchReply, BenchTarget, decode_rate
 from omlx_server.cli.bench.words import Message, Scale, scale_of, user
 
 # Reports progress: the stage, the part that is done, and the whole.
@@ -17,6 +16,47 @@ Tell = Callable[[str, int, int], None]
 _FEW_WORDS, _MANY_WORDS = 20, 100
 _WARM_UP_OUT = 8
 _FOLLOW_UP_WORDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class BenchPlan:
+    """Lengths are in tokens. The rounds after the warm-up may take `seconds`; the longest
+    prompts and most streams give way."""
+
+    seconds: float = 60.0
+    repeats: int = 3
+    lengths: tuple[int, ...] = (128, 512, 2048, 8192)
+    first_share: float = 0.45
+    streams: tuple[int, ...] = (1, 2, 4, 8)
+    stream_tokens: int = 64
+    out_tokens: int = 64
+    least_out_tokens: int = 8
+    decode_share: float = 0.35
+    turns: int = 4
+    turn_tokens: int = 256
+    turn_out: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSlice:
+    """A slice of time, in seconds on one clock."""
+
+    start: float
+    end: float
+
+    def left(self, now: float) -> float:
+        return max(0.0, self.end - now)
+
+    def repeats(self, now: float, cost: float, most: int) -> int:
+        """Return how often `cost` seconds fit in, up to `most`."""
+        return most if cost <= 0 else min(most, int(self.left(now) / cost))
+
+
+def slices(start: float, seconds: float, *shares: float) -> list[TimeSlice]:
+    """Divide `seconds` from `start` on into one slice per share (0 to 1), and one for the rest."""
+    ends = [start + seconds * sum(shares[: i + 1]) for i in range(len(shares))]
+    ends.append(start + seconds)
+    return [TimeSlice(begin, end) for begin, end in zip([start, *ends], ends, strict=False)]
 
 
 class ServerBench:

@@ -1,23 +1,76 @@
 """A client of the measured server: streamed chat completions, several at once."""
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import httpx
 
-from omlx_server.cli.bench.stream import Piece, Stream, events
 from omlx_server.cli.bench.words import Message
 from omlx_server.cli.server_client.endpoint import explained, options, refusal
 from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.errors import OmlxError
 
+Piece = tuple[float, bytes]
+"""The time at which bytes came, and the bytes."""
 _TIMEOUT = httpx.Timeout(600, connect=5)
 _TEXTS = ("content", "reasoning_content", "reasoning")
 # A field of our API and vLLM's, which other servers may refuse.
 _ENDLESS = {"ignore_eos": True}
 _TOO_LONG = ("context_length_exceeded", "maximum context length")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One answer. `times` are of events with text. Raises ValueError for an answer without a
+    token."""
+
+    sent: float
+    times: tuple[float, ...]
+    tokens: int
+
+    def __post_init__(self) -> None:
+        if not self.times or self.tokens < 1:
+            raise ValueError("an answer without a token has no times to measure")
+
+    @property
+    def first(self) -> float:
+        return self.times[0]
+
+    @property
+    def last(self) -> float:
+        return self.times[-1]
+
+    @property
+    def ttft(self) -> float:
+        return self.first - self.sent
+
+    def tokens_between(self, start: float, end: float) -> float:
+        events = sum(start < time <= end for time in self.times)
+        return events * self.tokens / len(self.times)
+
+
+def decode_rate(streams: Sequence[Stream]) -> float | None:
+    """Return the tokens per second of all streams together while every stream decodes; None if
+    they never do."""
+    start = max(stream.first for stream in streams)
+    end = min(stream.last for stream in streams)
+    tokens = sum(stream.tokens_between(start, end) for stream in streams)
+    return tokens / (end - start) if end > start and tokens else None
+
+
+def events(pieces: Iterable[Piece]) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Yield the time and JSON of each `data:` line but [DONE]. Raises ValueError for other
+    lines."""
+    line_start = b""
+    for at, piece in pieces:
+        *lines, line_start = (line_start + piece).split(b"\n")
+        for line in lines:
+            data = line.removeprefix(b"data:").strip()
+            if line.startswith(b"data:") and data != b"[DONE]":
+                yield at, json.loads(data)
 
 
 class BenchPromptTooLong(OmlxError):

@@ -86,7 +86,9 @@ def clear(cache: CacheSettings, *, model: str | None, yes: bool) -> int:
 
 
 def trim(cache: CacheSettings, *, to: str | None) -> int:
-    target = cache.cold_cache_max_bytes if to is None else _size(to)
+    target = cache.cold_cache_max_bytes if to is None else parse_size(to)
+    if not isinstance(target, int):
+        raise UsageError(f"--to {to}: expected a size", hint="for example --to 5GB")
     with opened(cache) as cold:
         blocks = cold.blocks()
         if not blocks:
@@ -101,9 +103,6 @@ def trim(cache: CacheSettings, *, to: str | None) -> int:
     remainder = f"{decimal(left)} are left{' because they are pinned' if left > target else ''}."
     print(f"Removed {count_blocks(len(removed))}, {decimal(nbytes - left)}; {remainder}")
     return 0
-
-
-# --- What the commands share ---------------------------------------------------------------------
 
 
 def cache_settings(
@@ -143,16 +142,6 @@ def _say_nothing_is_there(root: Path) -> int:
     return 0
 
 
-def _size(text: str) -> int:
-    size = parse_size(text)
-    if not isinstance(size, int):
-        raise UsageError(f"--to {text}: expected a size", hint="for example --to 5GB")
-    return size
-
-
-# --- stats ---------------------------------------------------------------------------------------
-
-
 def _table(uses: list[NamespaceUse]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 1, 0))
     table.add_column("model, namespace, path")
@@ -161,8 +150,11 @@ def _table(uses: list[NamespaceUse]) -> Table:
     for use in uses:
         names = (use.model or "?", use.id, use.path or "?")
         text = Text("\n".join(visible(name) for name in names), overflow="fold")
+        last_use = "never"
+        if use.last_used is not None:
+            last_use = _date(use.last_used).astimezone().strftime("%Y-%m-%d %H:%M")
         presence = _THERE[use.model_is_there]
-        table.add_row(text, str(use.blocks), decimal(use.nbytes), _when(use.last_used), presence)
+        table.add_row(text, str(use.blocks), decimal(use.nbytes), last_use, presence)
     return table
 
 
@@ -193,15 +185,8 @@ def _totals(uses: list[NamespaceUse]) -> tuple[int, int]:
     return sum(use.blocks for use in uses), sum(use.nbytes for use in uses)
 
 
-def _when(moment: float | None) -> str:
-    return "never" if moment is None else _date(moment).astimezone().strftime("%Y-%m-%d %H:%M")
-
-
 def _date(moment: float) -> datetime:
     return datetime.fromtimestamp(min(max(moment, 0), _LAST_SECOND), UTC)
-
-
-# --- verify --------------------------------------------------------------------------------------
 
 
 def _check(cold: ColdDirectory, blocks: list[StoredFile]) -> list[CheckedBlock]:
@@ -229,9 +214,6 @@ def _verdict(count: int, damaged: list[CheckedBlock], *, removed: bool) -> int:
     return 1 if left else 0
 
 
-# --- clear ---------------------------------------------------------------------------------------
-
-
 def _confirmed(chosen: list[NamespaceUse], root: Path) -> bool:
     count, nbytes = _totals(chosen)
     what = f"{count_blocks(count)} of {_names(chosen)} ({decimal(nbytes)})"
@@ -240,9 +222,6 @@ def _confirmed(chosen: list[NamespaceUse], root: Path) -> bool:
 
 def _names(uses: list[NamespaceUse]) -> str:
     return ", ".join(sorted({visible(use.model or use.id) for use in uses}))
-
-
-# --- trim ----------------------------------------------------------------------------------------
 
 
 def _trim(cold: ColdDirectory, files: Files, target: int) -> list[StoredFile]:

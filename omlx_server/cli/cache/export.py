@@ -2,12 +2,10 @@
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 from rich.filesize import decimal
 
@@ -49,10 +47,8 @@ def run(
             prompts = tokens_of_text(Path(about.path), prompt)
         else:
             prompts = tokens_of_conversation(Path(about.path), conversation or "")
-        finder = _Finder(cold, about, display)
-        prompt_blocks = max(
-            (finder.find(tokens) for tokens in prompts), key=lambda f: f.prefix.tokens
-        )
+        candidates = (_find(cold, about, display, tokens) for tokens in prompts)
+        prompt_blocks = max(candidates, key=lambda blocks: blocks.prefix.tokens)
         if not prompt_blocks.members:
             raise OmlxError(
                 f"nothing of this is stored for {visible(use.model)}: what a running server uses "
@@ -60,8 +56,11 @@ def run(
                 "apart"
             )
         whose = ArchiveOrigin(about.namespace, use.model, about.block_size, int(time.time()))
-        with system_errors_as(OmlxError, f"{output} can't be written"), _opened(output) as out:
+        is_pipe, path = output == STDOUT, Path(output)
+        destination = nullcontext(sys.stdout.buffer) if is_pipe else replacing(path, FILE_MODE)
+        with system_errors_as(OmlxError, f"{output} can't be written"), destination as out:
             nbytes = write_archive(out, whose, prompt_blocks.members)
+            out.flush()
     _report(output, use, prompt_blocks, nbytes, as_json=as_json)
     return 0
 
@@ -100,45 +99,34 @@ class _PromptBlocks:
     members: list[ArchiveMember]
 
 
-class _Finder:
-    def __init__(self, cold: ColdDirectory, about: NamespaceDescription, display: Display) -> None:
-        self._cold = cold
-        self._about = about
-        self._display = display
-        self._id = namespace_id(about.namespace)
-        self._sizes = {
-            file.name.block_key: file.nbytes
-            for file in cold.blocks()
-            if file.name.namespace == self._id
-        }
-        self._usable: dict[BlockKey, ArchiveMember] = {}
+def _find(
+    cold: ColdDirectory, about: NamespaceDescription, display: Display, tokens: tuple[int, ...]
+) -> _PromptBlocks:
+    namespace, total = namespace_id(about.namespace), len(tokens)
+    own = [file for file in cold.blocks() if file.name.namespace == namespace]
+    sizes = {file.name.block_key: file.nbytes for file in own}
+    usable: dict[BlockKey, ArchiveMember] = {}
 
-    def find(self, tokens: tuple[int, ...]) -> _PromptBlocks:
-        total = len(tokens)
-        prefix = stored_prefix(
-            root_key(self._about.namespace, b""),
-            tokens,
-            self._about.block_size,
-            lambda key: self._is_usable(key, total),
-        )
-        return _PromptBlocks(total, prefix, [self._usable[key] for key in prefix.keys])
-
-    def _is_usable(self, key: BlockKey, total: int) -> bool:
-        block = self._cold.read(Name.of(self._id, key)) if key in self._sizes else None
-        if block is None:
-            return False
-        record, _ = block
-        self._usable[key] = ArchiveMember(record, self._sizes[key], partial(self._load, key, total))
-        self._display.update("checking blocks", record.stop, total)
-        return True
-
-    def _load(self, key: BlockKey, total: int) -> PackedArrays:
-        block = self._cold.read(Name.of(self._id, key))
+    def load(key: BlockKey) -> PackedArrays:
+        block = cold.read(Name.of(namespace, key))
         if block is None:
             raise OmlxError("a block went away meanwhile: try again")
         record, packed = block
-        self._display.update("writing", record.stop, total)
+        display.update("writing", record.stop, total)
         return packed
+
+    def is_usable(key: BlockKey) -> bool:
+        block = cold.read(Name.of(namespace, key)) if key in sizes else None
+        if block is None:
+            return False
+        record, _ = block
+        usable[key] = ArchiveMember(record, sizes[key], partial(load, key))
+        display.update("checking blocks", record.stop, total)
+        return True
+
+    start = root_key(about.namespace, b"")
+    prefix = stored_prefix(start, tokens, about.block_size, is_usable)
+    return _PromptBlocks(total, prefix, [usable[key] for key in prefix.keys])
 
 
 def _check_output(output: str) -> None:
@@ -151,16 +139,6 @@ def _check_output(output: str) -> None:
         raise UsageError(f"{path.parent} is not a directory")
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is there, and is not a file")
-
-
-@contextmanager
-def _opened(output: str) -> Iterator[BinaryIO]:
-    if output == STDOUT:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    with replacing(Path(output), FILE_MODE) as out:
-        yield out
 
 
 def _report(

@@ -11,6 +11,7 @@ from omlx_server.cli.shell.complete import (
     complete_set_keys,
     complete_values,
 )
+from omlx_server.cli.shell.output import say, show_json
 
 _HELP = """Show, check and change the settings.
 
@@ -163,9 +164,10 @@ def config_schema() -> int:
     Example:
       omlx-server config schema > omlx.schema.json
     """
-    from omlx_server.cli.config.show import schema
+    from omlx_server.settings.json_schema import json_schema
 
-    return schema()
+    show_json(json_schema())
+    return 0
 
 
 @config.command("path")
@@ -176,6 +178,13 @@ def config_path(config_file: ConfigOption = None) -> int:
     Example:
       $EDITOR "$(omlx-server config path)"
     """
-    from omlx_server.cli.config.show import path
+    from omlx_server import settings
+    from omlx_server.settings.layers import search_path
 
-    return path(config=config_file)
+    file = settings.find_config(config_file)
+    if file:
+        print(file.absolute())
+        return 0
+    places = ", ".join(str(place) for place in search_path())
+    say(f"no config file: defaults apply. Looked for {places}")
+    return 1

@@ -1,4 +1,4 @@
-"""`omlx-server config show`, `get`, `validate`, `schema` and `path`. Secrets show as stars."""
+"""`omlx-server config show`, `get` and `validate`. Secrets show as stars."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,8 +8,7 @@ from typing import Any
 from omlx_server import settings
 from omlx_server.cli.shell.options import check_all, load_settings
 from omlx_server.cli.shell.output import say, show_json, show_result
-from omlx_server.settings.json_schema import json_schema
-from omlx_server.settings.layers import check_key, search_path
+from omlx_server.settings.layers import check_key
 from omlx_server.settings.override_keys import find_override, is_override
 from omlx_server.settings.sections import SECTIONS
 from omlx_server.settings.types import format_size
@@ -49,21 +48,6 @@ def validate(*, config: Path | None) -> int:
     warn(loaded)
     print(f"{loaded.source or 'No config file: the defaults and the environment'}: valid")
     return 0
-
-
-def schema() -> int:
-    show_json(json_schema())
-    return 0
-
-
-def path(*, config: Path | None) -> int:
-    file = settings.find_config(config)
-    if file:
-        print(file.absolute())
-        return 0
-    places = ", ".join(str(place) for place in search_path())
-    say(f"no config file: defaults apply. Looked for {places}")
-    return 1
 
 
 def value_in_force(dotted: str, loaded: settings.Loaded) -> object:

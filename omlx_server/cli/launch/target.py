@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from omlx_server.cli.server_client.http import NoAnswer, ServerClient
+from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.errors import UsageError
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings
+from omlx_server.settings.overrides import context_of as context_under
 
 NO_KEY = "none-needed"
 LEAST_CONTEXT = 32_000
@@ -101,10 +103,29 @@ def _served(
     except NoAnswer:
         if must_answer:
             raise
-    from omlx_server.cli.launch.on_disk import listing_on_disk  # takes half a second
-
-    listing = listing_on_disk(usual, settings)
+    listing = _listing_on_disk(usual, settings)
     return {} if listing is None else {usual: listing}
+
+
+def _listing_on_disk(name: str, settings: Settings) -> dict[str, Any] | None:
+    """Describe a model on this machine as GET /v1/models would."""
+    # They take half a second.
+    from omlx_server.cli.models.list import images_of
+    from omlx_server.cli.models.named import with_adapter
+
+    try:
+        model, _ = with_adapter(settings.models.resolve_alias(name), settings)
+    except UsageError:
+        return None
+    takes = ["text", "image"] if images_of(model, settings)["images"] else ["text"]
+    gives = ["text"] if model.kind is ModelKind.CHAT else [model.kind.value]
+    listing: dict[str, Any] = {
+        "architecture": {"input_modalities": takes, "output_modalities": gives}
+    }
+    if model.context_length:
+        overrides = settings.overrides_of(model.names)
+        listing["max_model_len"] = context_under(overrides, model.context_length)
+    return listing
 
 
 def _asked(server: ServerClient, model: str, served: Mapping[str, Listing]) -> int:

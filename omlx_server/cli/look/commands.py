@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+from omlx_server import __version__
 from omlx_server.cli.shell.command import (
     ConfigOption,
     JsonOption,
@@ -134,6 +135,15 @@ def version() -> int:
     Example:
       omlx-server version
     """
-    from omlx_server.cli.look.version import run
+    import platform
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as version_of
 
-    return run()
+    print(f"omlx-server {__version__}")
+    print(f"python {platform.python_version()} on {platform.system()} {platform.machine()}")
+    for package in ("mlx", "mlx-lm"):
+        try:
+            print(f"{package} {version_of(package)}")
+        except PackageNotFoundError:
+            print(f"{package} not installed")
+    return 0

@@ -21,11 +21,10 @@ from omlx_server.doctor.software import Device
 from omlx_server.errors import ConfigError, OmlxError
 from omlx_server.models import catalogue, layout, locate
 from omlx_server.models.damage import damage_in
-from omlx_server.models.hub.names import hub_name
 from omlx_server.models.locate import Located
 from omlx_server.process.ports import next_free
 from omlx_server.service.managers import manager_here
-from omlx_server.service.runner import run_program
+from omlx_server.service.steps import run_program
 from omlx_server.settings import Loaded, Settings
 from omlx_server.settings.advice import unknown_models, warnings
 from omlx_server.settings.types import expanded
@@ -36,7 +35,6 @@ _PROBE = (sys.executable, "-P", "-m", "omlx_server.doctor.probe")
 _PROBE_SECONDS = 120
 _SIGNS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL"}
 _COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
-_VARIANTS = {True: "f32", False: "8bit"}
 
 
 def run(
@@ -154,19 +152,12 @@ def _model(name: str, settings: Settings, *, is_cpu: bool) -> Generator[Finding,
 
 
 def _path_of(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
-    models, path = settings.models, expanded(name)
     row = catalogue.find(name)
-    if row is not None:
-        path = models.dirs[0] / row.directory_name(_VARIANTS[is_cpu])
-    elif not (name.startswith(locate.PATH_STARTS) or (path / "config.json").is_file()):
-        on_hub = hub_name(name)
-        located = locate.find_installed(name, models)
-        if located is None and on_hub is None:
-            raise locate.unknown(name, models)
-        if located is None:
-            located = locate.find_installed(str(on_hub), models)
+    if row is None:
+        located = locate.find_or_expect(name, settings.models)
         return located.path if located is not None else None
-    if row is not None and not path.is_dir():
+    path = settings.models.dirs[0] / row.directory_name("f32" if is_cpu else "8bit")
+    if not path.is_dir():
         return None
     layout.check(path)
     return path

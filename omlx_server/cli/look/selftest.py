@@ -35,8 +35,7 @@ def run(
     settings, file = load_settings(config, sets).settings, _file(share)
     check_all(settings)
     from omlx_server.doctor.selftest.check import QUICK, SelftestPlan
-    from omlx_server.doctor.selftest.report import document
-    from omlx_server.doctor.selftest.run import checks, quiet
+    from omlx_server.doctor.selftest.run import checks, document, quiet
     from omlx_server.doctor.selftest.subject import find_subject, opened
 
     located = find_subject(model, settings)

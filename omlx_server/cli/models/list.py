@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -10,16 +11,65 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from omlx_server.cli.models.images import images_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_json, visible
 from omlx_server.core.model_files.kind import ModelKind
+from omlx_server.core.model_files.vision import server_lacks
+from omlx_server.errors import BadRequest, LoadFailed
 from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.installed import Installed, installed_models
+from omlx_server.models.json_file import read_json
+from omlx_server.models.vision import has_pillow, preprocessor_config
 from omlx_server.settings import Settings
 
+# Width and height in pixels.
+_SIZES = ((512, 512), (1024, 1024), (1920, 1080))
 # Columns of a table in a pipe, whose readers want whole lines.
 _PIPE_COLUMNS = 200
+_FOLDED = ("name", "source")
+_NUMBERS = ("size", "context", "downloads", "memory", "in use", "idle")
+
+
+def images_of(model: Installed, settings: Settings) -> dict[str, Any]:
+    """Return for JSON whether the model takes images, its vision tower's family (null if
+    unknown), and why it takes none."""
+    problem = _why_none(model, settings)
+    return {"images": not problem, "vision": model.vision or None, "no_images": problem or None}
+
+
+def tokens_of_images(model: Installed, settings: Settings) -> dict[str, int]:
+    """Return the tokens of images by width and height. Imports numpy. Raises LoadFailed."""
+    from omlx_server.images.prepare.families import make_preparer
+    from omlx_server.images.prepare.prepared import Detail
+
+    config = read_json(model.path / "config.json")
+    detail = Detail(settings.images.max_tokens)
+    preparer = make_preparer(preprocessor_config(model.path), config, detail)
+    try:
+        plans = {(width, height): preparer.plan(height, width) for width, height in _SIZES}
+    except BadRequest as error:
+        raise LoadFailed(error.message) from error
+    return {f"{width} x {height}": plan.tokens for (width, height), plan in plans.items()}
+
+
+def in_words(facts: Mapping[str, Any]) -> str:
+    if not facts["images"]:
+        return f"none: {facts['no_images']}"
+    tokens: Mapping[str, int] = facts["image_tokens"]
+    if len(set(tokens.values())) == 1:
+        words = f"an image is {next(iter(tokens.values()))} tokens"
+    else:
+        words = ", ".join(f"{size} pixels are {count} tokens" for size, count in tokens.items())
+    return f"yes, by a vision tower of {facts['vision']}: {words}"
+
+
+def _why_none(model: Installed, settings: Settings) -> str:
+    if model.kind is not ModelKind.CHAT:
+        return "it is no chat model"
+    mode = settings.speculation_of(model.names).mode
+    return model.no_images or server_lacks(
+        enabled=settings.images.enabled, has_pillow=has_pillow(), uses_heads=mode == "heads"
+    )
 
 
 def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
@@ -38,14 +88,20 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
 
 
-def _table(models: Sequence[Installed], settings: Settings) -> Table:
+def make_table(*columns: str) -> Table:
+    """Make a table in which long names are folded and numbers stand on the right."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("name", overflow="fold")
-    table.add_column("kind", no_wrap=True)
-    table.add_column("size", no_wrap=True, justify="right")
-    table.add_column("quantized", no_wrap=True)
-    table.add_column("context", no_wrap=True, justify="right")
-    table.add_column("source", overflow="fold")
+    for column in columns:
+        if column in _FOLDED:
+            table.add_column(column, overflow="fold")
+        else:
+            is_number = column in _NUMBERS
+            table.add_column(column, no_wrap=True, justify="right" if is_number else "left")
+    return table
+
+
+def _table(models: Sequence[Installed], settings: Settings) -> Table:
+    table = make_table("name", "kind", "size", "quantized", "context", "source")
     for model in models:
         context = f"{model.context_length}" if model.context_length else ""
         cells = (model.quantization, context, model.source.value)

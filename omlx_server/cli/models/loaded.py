@@ -3,17 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from omlx_server.cli.models.list import console
+from omlx_server.cli.models.list import console, make_table
 from omlx_server.cli.models.server import ask, items_of, models_of
 from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell.output import show_json, show_result, visible
 
-_RIGHT = ("memory", "in use", "idle")
 _MINUTE, _HOUR = 60, 3600
 _STILL_PINNED = """
 It is still pinned: once a request or `omlx-server load` has brought it back, it stays. One that the
@@ -71,27 +69,19 @@ def _name(item: Mapping[str, Any], asked_for: str) -> str:
 
 
 def _table(items: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("name", overflow="fold")
-    for column in ("kind", "state", "memory", "in use", "idle", "pinned"):
-        table.add_column(column, no_wrap=True, justify="right" if column in _RIGHT else "left")
+    table = make_table("name", "kind", "state", "memory", "in use", "idle", "pinned")
     for item in items:
-        table.add_row(*map(Text, _cells(item)))
+        cells = (
+            f"{item.get('name', '?')}{' (default)' if item.get('default') else ''}",
+            str(item.get("kind", "?")),
+            str(item.get("state", "?")),
+            _size(item.get("weight_bytes")),
+            str(item.get("in_use", "")),
+            _idle(item.get("idle_seconds")),
+            "yes" if item.get("pinned") else "",
+        )
+        table.add_row(*(Text(visible(cell)) for cell in cells))
     return table
-
-
-def _cells(item: Mapping[str, Any]) -> tuple[str, ...]:
-    name = visible(str(item.get("name", "?")))
-    name += " (default)" if item.get("default") else ""
-    return (
-        name,
-        visible(str(item.get("kind", "?"))),
-        visible(str(item.get("state", "?"))),
-        _size(item.get("weight_bytes")),
-        visible(str(item.get("in_use", ""))),
-        _idle(item.get("idle_seconds")),
-        "yes" if item.get("pinned") else "",
-    )
 
 
 def _size(nbytes: object) -> str:

@@ -3,15 +3,14 @@
 import platform
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from omlx_server.cli.models.list import console
+from omlx_server.cli.models.list import console, make_table
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import report, show_json, visible
 from omlx_server.errors import FetchFailed
@@ -26,18 +25,18 @@ _MOST = 20
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A model that `pull` takes by its `name`. `size` and `download` in bytes, `context` in
-    tokens. None: unknown."""
+    """A model that `pull` takes by its `name`, for JSON. `context_length` in tokens. None: unknown.
+    Without `download_bytes` all `bytes` are downloaded."""
 
     name: str
     model: str
-    size: int | None
-    is_here: bool
-    context: int | None = None
+    bytes: int | None
+    download_bytes: int | None
+    context_length: int | None
     downloads: int | None = None
-    is_gated: bool = False
-    problem: str = ""
-    download: int | None = None
+    here: bool = False
+    gated: bool = False
+    problem: str | None = None
 
 
 def run(*, text: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
@@ -57,7 +56,11 @@ def run(*, text: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
         return report(error, as_json=as_json)
     by_name = {hit.name: hit for hit in hits}
     others = by_name.keys() - {row.model for row in rows}
-    rows += [_Row(name, name, None, name in local_names) for name in by_name if name in others]
+    rows += [
+        _Row(name, name, None, None, None, here=name in local_names)
+        for name in by_name
+        if name in others
+    ]
     _show([_with_hub_facts(row, by_name.get(row.model)) for row in rows], as_json=as_json)
     return 0
 
@@ -69,7 +72,7 @@ def _own(text: str, models: Iterable[Located], local_names: set[str]) -> list[_R
         (MINILM, minilm.member_bytes, minilm.wheel_bytes),
     )
     rows = [
-        _Row(one.name, one.full_name, size, one.name in local_names, one.context, download=download)
+        _Row(one.name, one.full_name, size, download, one.context, here=one.name in local_names)
         for one, size, download in models_and_bytes
     ]
     return [row for row in rows if text.lower() in f"{row.name} {row.model}".lower()]
@@ -86,7 +89,14 @@ def _starter_bytes(models: Iterable[Located]) -> int:
 def _short(text: str, local_names: set[str]) -> list[_Row]:
     rows = matching(text) if text else SHORT_NAMES
     return [
-        _Row(row.name, row.repo_id, row.disk_bytes, row.repo_id in local_names, row.context)
+        _Row(
+            row.name,
+            row.repo_id,
+            row.disk_bytes,
+            None,
+            row.context,
+            here=row.repo_id in local_names,
+        )
         for row in rows
     ]
 
@@ -96,60 +106,43 @@ def _with_hub_facts(row: _Row, hit: HubModel | None) -> _Row:
         return row
     return replace(
         row,
-        size=hit.weight_bytes or row.size,
+        bytes=hit.weight_bytes or row.bytes,
         downloads=hit.downloads,
-        is_gated=hit.is_gated,
-        problem=hit.problem,
+        gated=hit.is_gated,
+        problem=hit.problem or None,
     )
 
 
 def _show(rows: Sequence[_Row], *, as_json: bool) -> None:
     if as_json:
-        show_json({"models": [_shape(row) for row in rows]})
+        shapes = [asdict(row) | {"download_bytes": row.download_bytes or row.bytes} for row in rows]
+        show_json({"models": shapes})
     elif rows:
         console().print(_table(rows))
     else:
         print("The hub has no such model for MLX. `omlx-server search` lists the usual ones.")
 
 
-def _shape(row: _Row) -> dict[str, object]:
-    return {
-        "name": row.name,
-        "model": row.model,
-        "bytes": row.size,
-        "download_bytes": row.download or row.size,
-        "context_length": row.context,
-        "downloads": row.downloads,
-        "here": row.is_here,
-        "gated": row.is_gated,
-        "problem": row.problem or None,
-    }
-
-
 def _table(rows: Sequence[_Row]) -> Table:
+    has_contexts = any(row.context_length for row in rows)
     has_downloads = any(row.downloads is not None for row in rows)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("name", overflow="fold")
-    table.add_column("size", no_wrap=True, justify="right")
-    if any(row.context for row in rows):
-        table.add_column("context", no_wrap=True, justify="right")
-    if has_downloads:
-        table.add_column("downloads", no_wrap=True, justify="right")
-    table.add_column("", no_wrap=True)
+    optional = {"context": has_contexts, "downloads": has_downloads}
+    table = make_table("name", "size", *filter(optional.get, optional), "")
     for row in rows:
-        cells: list[Text | str] = [_named(row), decimal(row.size) if row.size else ""]
-        if any(row.context for row in rows):
-            cells.append(f"{row.context}" if row.context else "")
+        cells: list[Text | str] = [_named(row), decimal(row.bytes) if row.bytes else ""]
+        if has_contexts:
+            cells.append(f"{row.context_length}" if row.context_length else "")
         if has_downloads:
             cells.append("" if row.downloads is None else f"{row.downloads:,}")
-        table.add_row(*cells, "here" if row.is_here else "gated" if row.is_gated else "")
+        table.add_row(*cells, "here" if row.here else "gated" if row.gated else "")
     return table
 
 
 def _named(row: _Row) -> Text:
     text = Text(visible(row.name))
     if row.model != row.name:
-        fetched = f", {decimal(row.download)} to download" if row.download else ""
+        size = row.download_bytes
+        fetched = f", {decimal(size)} to download" if size else ""
         text.append(f"\n  {visible(row.model)}{fetched}", "dim")
     if row.problem:
         text.append(f"\n  {visible(row.problem)}", "yellow")

@@ -36,10 +36,9 @@ def _with_token(server: ServerClient) -> ServerClient:
     return replace(server, admin_token=read_admin_token())
 
 
-def ask(server: ServerClient, path: str, body: object = None) -> Mapping[str, Any]:
-    """Send a GET, or with `body` a POST without time limit. Raises NoAnswer, else as
-    `answer_of`."""
-    return answer_of(server.get(path) if body is None else server.post(path, body, seconds=None))
+def ask(server: ServerClient, path: str, body: object) -> Mapping[str, Any]:
+    """Send a POST without time limit. Raises NoAnswer, else as `answer_of`."""
+    return answer_of(server.post(path, body, seconds=None))
 
 
 def models_of(server: ServerClient) -> Mapping[str, Any]:

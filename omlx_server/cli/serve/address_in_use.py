@@ -36,7 +36,9 @@ def look(settings: Settings) -> ListenAddress:
         server = own_server(settings)
         return ListenAddress(0, server, Listener.OURS if is_ours(server) else Listener.NOBODY)
     if port == 0:
-        return at_port(settings, _any_port(host))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, 0), family=family) as probe:
+            return at_port(settings, int(probe.getsockname()[1]))
     address = at_port(settings, port)
     if ports.is_free(host, port):
         return address
@@ -64,9 +66,3 @@ def is_ours(server: ServerClient) -> bool:
         return "status" in (server.get("/health/ready").json_object or {})
     except NoAnswer:
         return False
-
-
-def _any_port(host: str) -> int:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family) as probe:
-        return int(probe.getsockname()[1])

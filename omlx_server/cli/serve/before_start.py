@@ -1,6 +1,7 @@
 """Checks and downloads of `serve` before MLX is imported, which takes seconds."""
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 from omlx_server.cli.shell.options import check_all
@@ -9,7 +10,6 @@ from omlx_server.errors import AdapterNotFound, AdapterUnusable, ModelUnavailabl
 from omlx_server.models import catalogue, locate, pull
 from omlx_server.models.adapters.files import check_adapter
 from omlx_server.models.adapters.registry import AdapterPlaces
-from omlx_server.models.locate import Located
 from omlx_server.models.progress import ProgressListener
 from omlx_server.settings import Loaded, Settings, warnings
 from omlx_server.settings.types import expanded
@@ -38,11 +38,7 @@ def begin(loaded: Loaded, model: str, progress: ProgressListener) -> None:
     for warning in warnings(loaded):
         _log.warning("%s", warning)
     check_all(loaded.settings)
-    _fetch(loaded.settings, model, progress)
-
-
-def _fetch(settings: Settings, model: str, progress: ProgressListener) -> None:
-    models = settings.models
+    models = loaded.settings.models
     if (name := models.resolve_alias(model)) not in catalogue.NAMES:
         locate.locate(name, models, progress)
     for encoder in map(models.resolve_alias, filter(None, (models.embedding, models.reranker))):
@@ -50,7 +46,9 @@ def _fetch(settings: Settings, model: str, progress: ProgressListener) -> None:
 
 
 def _check_adapter(settings: Settings, model: str) -> None:
-    located = _here(settings, model)
+    located = None
+    with suppress(ModelUnavailable):  # a damaged model of the catalogue is made anew
+        located = locate.find_here(model, settings.models)
     names = located.names if located else (model,)
     adapter = settings.default_adapter_of(names, served=True)
     if is_path(adapter) and not (path := expanded(adapter).absolute()).is_dir():
@@ -64,10 +62,3 @@ def _check_adapter(settings: Settings, model: str) -> None:
             check_adapter(places.directory_of(name), name)
         except (AdapterNotFound, AdapterUnusable) as error:
             raise UsageError(error.message, hint=_ADAPTER_HINT) from error
-
-
-def _here(settings: Settings, model: str) -> Located | None:
-    try:
-        return locate.find_here(model, settings.models)
-    except ModelUnavailable:  # a damaged model of the catalogue is made anew
-        return None

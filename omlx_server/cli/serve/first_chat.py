@@ -1,8 +1,7 @@
 """Asks a server two questions, and prints the answers and their speed."""
 
 from omlx_server.cli.shell.screen import Screen
-from omlx_server.cli.talk.client import ChatClient, Message, TimedAnswer
-from omlx_server.cli.talk.closing import closing
+from omlx_server.cli.talk.client import ChatClient, Message, TimedAnswer, closing
 from omlx_server.errors import OmlxError
 from omlx_server.models.catalogue import STARTER
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -65,18 +66,13 @@ def _serve(model: str, loaded: settings.Loaded) -> int:
 
 
 def _serve_degraded(problem: UsageError, config: Path | None, overrides: Mapping[str, str]) -> int:
-    file = config or _found_config()
+    file = config
+    with suppress(ConfigError):
+        file = config or settings.find_config()
     from omlx_server.process.degraded import serve_degraded
 
     check = partial(settings.load, config, overrides)
     return serve_degraded(problem, salvage(file, overrides), file, check)
-
-
-def _found_config() -> Path | None:
-    try:
-        return settings.find_config()
-    except ConfigError:
-        return None
 
 
 def _ready(display: Display, url: str, model: str) -> None:

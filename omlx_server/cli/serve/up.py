@@ -1,33 +1,67 @@
 """`omlx-server up`: gets a model, uses or starts a server, and prints how to connect."""
 
+import os
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import time
+import webbrowser
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from omlx_server.cli.launch.target import chats, context_of, short_context
 from omlx_server.cli.models.choice import choose
-from omlx_server.cli.serve import address_in_use, child
+from omlx_server.cli.serve import address_in_use
 from omlx_server.cli.serve.address_in_use import ListenAddress, Listener
 from omlx_server.cli.serve.first_chat import ask_twice
-from omlx_server.cli.serve.page import open_page, page_of
 from omlx_server.cli.server_client.address import local_url
 from omlx_server.cli.server_client.http import ServerClient, socket_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.talk.client import ChatClient, served_by
-from omlx_server.errors import OmlxError
+from omlx_server.errors import OmlxError, Unavailable
 from omlx_server.settings import Loaded
 from omlx_server.settings.types import expanded
 
+_OK = 200
+_REMOTE = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 _CHECKOUT = Path(__file__).parents[3]
 _CURL = (
     "curl -s{socket} {url}/v1/chat/completions -H 'Content-Type: application/json'{key} "
     '-d \'{{"model": "{model}", "max_tokens": 100, '
     '"messages": [{{"role": "user", "content": "Hi there"}}]}}\''
 )
+# -P: without it, a file random.py of the working directory would be run.
+PROGRAM = (sys.executable, "-P", "-m", "omlx_server")
+Server = subprocess.Popen[bytes]
+_POLL_SECONDS = 0.2
+# Seconds in which the server ends after the grace of running answers.
+_GRACE_SECONDS = 15
+
+
+def page_of(server: ServerClient) -> str:
+    """Return the URL of a server's page; empty if a browser can't open it. Raises NoAnswer."""
+    if socket_of(server.url):
+        return ""
+    reply = server.get("/web/index.html")
+    return f"{server.url}/" if reply.status == _OK and reply.body.lstrip()[:1] == b"<" else ""
+
+
+def open_page(url: str) -> None:
+    """Open a page in a browser if stdout is a terminal of a desktop."""
+    if sys.stdout.isatty() and has_desktop(os.environ, sys.platform):
+        webbrowser.open(url)
+
+
+def has_desktop(environ: Mapping[str, str], platform: str) -> bool:
+    """Whether a browser can show a window: not over SSH, and on Linux only with a display."""
+    if any(environ.get(name) for name in _REMOTE):
+        return False
+    return platform != "linux" or any(environ.get(name) for name in _SCREENS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +73,7 @@ class UpOptions:
     demo: bool
     config: Path | None
     sets: Sequence[str]
-    program: Sequence[str] = child.PROGRAM
+    program: Sequence[str] = PROGRAM
     browser: bool = True
 
 
@@ -80,10 +114,10 @@ def _start(loaded: Loaded, at: ListenAddress, options: UpOptions) -> int:
     arguments = _arguments(model, at, options)
     grace = settings.server.shutdown_grace_seconds
     with (
-        child.started(options.program, arguments, grace) as server,
+        started(options.program, arguments, grace) as server,
         ChatClient(at.server) as client,
     ):
-        if not child.wait_until_ready(client.is_ready, server):
+        if not wait_until_ready(client.is_ready, server):
             return int(server.returncode)
         model = _name_among(client.models(), model)
         if options.once or options.demo:
@@ -122,7 +156,9 @@ def _say_where_to_go(server: ServerClient, model: str, options: UpOptions) -> No
 
 def _connections(server: ServerClient, model: str, page: str) -> Iterator[tuple[str, str]]:
     url = server.url
-    url_option = "" if _is_usual(url) else f" --url {url}"
+    usual = load_settings(None).settings
+    is_usual = bool(usual.server.uds or usual.server.port) and local_url(usual) == url
+    url_option = "" if is_usual else f" --url {url}"
     key = ' -H "Authorization: Bearer $OMLX_API_KEY"' if server.key else ""
     if page:
         yield "Page", page
@@ -142,11 +178,6 @@ def _connections(server: ServerClient, model: str, page: str) -> Iterator[tuple[
     yield "Docs", _docs(base)
 
 
-def _is_usual(url: str) -> bool:
-    usual = load_settings(None).settings
-    return bool(usual.server.uds or usual.server.port) and local_url(usual) == url
-
-
 def _program() -> str:
     program = Path(sys.executable).with_name("omlx-server")
     on_path = shutil.which("omlx-server")
@@ -158,3 +189,43 @@ def _docs(url: str) -> str:
     if (_CHECKOUT / "README.md").is_file() and (_CHECKOUT / "scripts" / "quickstart").is_file():
         return f"{_CHECKOUT / 'README.md'}, {_CHECKOUT / 'docs'}"
     return f"{_program()} --help; every route: {url}/openapi.json"
+
+
+@contextmanager
+def started(program: Sequence[str], arguments: Sequence[str], grace: float) -> Iterator[Server]:
+    """Start the server, and end it with the `with`: running answers have `grace` seconds. From
+    here on SIGTERM and SIGHUP raise KeyboardInterrupt."""
+    # SIGINT too: a shell that starts us in the background has it ignored.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    server = subprocess.Popen(
+        [*program, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        process_group=0,
+    )
+    try:
+        yield server
+    finally:
+        _end(server, grace)
+
+
+def wait_until_ready(is_ready: Callable[[], bool], server: Server) -> bool:
+    """Wait without limit. Return False if the server ended with exit code 1 or 2: it has printed
+    the reason. Raises Unavailable if it ended otherwise."""
+    while not is_ready():
+        if server.poll() in (1, 2):
+            return False
+        if server.returncode is not None:
+            raise Unavailable(f"the server ended with code {server.returncode} before it was ready")
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _end(server: Server, grace: float) -> None:
+    server.terminate()
+    try:
+        server.wait(timeout=grace + _GRACE_SECONDS)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        server.kill()
+        server.wait()

@@ -59,9 +59,10 @@ def service_start(dry_run: DryRunOption = False) -> int:
     Example:
       omlx-server service start && omlx-server service logs -f
     """
-    from omlx_server.cli.service.service import start
+    from omlx_server.cli.service.service import installed, take_or_tell
 
-    return start(dry_run=dry_run)
+    words = "Starting: `omlx-server service status` tells how it is."
+    return take_or_tell(installed().start(), words, dry_run=dry_run)
 
 
 @service.command("stop")
@@ -72,9 +73,9 @@ def service_stop(dry_run: DryRunOption = False) -> int:
     Example:
       omlx-server service stop
     """
-    from omlx_server.cli.service.service import stop
+    from omlx_server.cli.service.service import installed, take_or_tell
 
-    return stop(dry_run=dry_run)
+    return take_or_tell(installed().stop(), "Stopped.", dry_run=dry_run)
 
 
 @service.command("reload")
@@ -85,9 +86,10 @@ def service_reload(dry_run: DryRunOption = False) -> int:
     Example:
       omlx-server service reload && omlx-server service logs -n 5
     """
-    from omlx_server.cli.service.service import reload
+    from omlx_server.cli.service.service import installed, take_or_tell
 
-    return reload(dry_run=dry_run)
+    words = "Asked to look at its config: `omlx-server service logs` tells what became of it."
+    return take_or_tell(installed().reload(), words, dry_run=dry_run)
 
 
 @service.command("status")

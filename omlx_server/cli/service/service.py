@@ -11,12 +11,12 @@ from types import MappingProxyType
 from omlx_server import settings
 from omlx_server.cli.shell.output import show_result
 from omlx_server.errors import OmlxError, UsageError
-from omlx_server.service import runner, tail
+from omlx_server.service import tail
 from omlx_server.service.environment import environment_of
 from omlx_server.service.managers import Manager, manager_here
 from omlx_server.service.service import LOG_NAME, service_of
 from omlx_server.service.state import RunState, ServiceState
-from omlx_server.service.steps import Remove, Step, WriteFile, describe
+from omlx_server.service.steps import Remove, Step, WriteFile, describe, run_program, take
 from omlx_server.settings.layers import search_path
 from omlx_server.settings.salvage import salvage
 from omlx_server.settings.types import expanded
@@ -41,7 +41,7 @@ def install(*, config: Path | None, dry_run: bool) -> int:
     for note in (*_settings_of_this_shell(file), *environment.left):
         print(f"note: {note}", file=sys.stderr)
     first = [] if file.exists() else [WriteFile(file, _EMPTY_CONFIG, _CONFIG_MODE)]
-    steps = manager.install(service, None if dry_run else runner.run_program)
+    steps = manager.install(service, None if dry_run else run_program)
     is_new = not manager.file.exists()
     words = [
         f"Installed as {manager.file}, with the settings of {file}.",
@@ -49,7 +49,7 @@ def install(*, config: Path | None, dry_run: bool) -> int:
         *filter(None, [manager.hint]),
     ]
     try:
-        return _take([*first, *steps], *words, dry_run=dry_run)
+        return take_or_tell([*first, *steps], *words, dry_run=dry_run)
     except OmlxError:
         if is_new:
             _take_back(manager, first)
@@ -62,7 +62,7 @@ def _take_back(manager: Manager, written: list[WriteFile]) -> None:
     """Undo a failed installation, so that nothing starts at login."""
     steps: list[Step] = [Remove(step.path) for step in written]
     with suppress(OmlxError):
-        runner.take([*steps, *manager.uninstall()], runner.run_program)
+        take([*steps, *manager.uninstall()], run_program)
 
 
 def uninstall(*, dry_run: bool) -> int:
@@ -70,30 +70,18 @@ def uninstall(*, dry_run: bool) -> int:
     if not manager.file.exists():
         print("No service is installed.")
         return 0
-    if not (dry_run or manager.answers(runner.run_program)):
+    if not (dry_run or manager.answers(run_program)):
         why = f"No {manager.name} answers here, so nothing was stopped."
-        return _take([Remove(manager.file)], f"{manager.file} is removed. {why}", dry_run=False)
+        return take_or_tell(
+            [Remove(manager.file)], f"{manager.file} is removed. {why}", dry_run=False
+        )
     words = f"Stopped, and {manager.file} is removed."
-    return _take(manager.uninstall(), words, dry_run=dry_run)
-
-
-def start(*, dry_run: bool) -> int:
-    words = "Starting: `omlx-server service status` tells how it is."
-    return _take(_installed().start(), words, dry_run=dry_run)
-
-
-def stop(*, dry_run: bool) -> int:
-    return _take(_installed().stop(), "Stopped.", dry_run=dry_run)
-
-
-def reload(*, dry_run: bool) -> int:
-    words = "Asked to look at its config: `omlx-server service logs` tells what became of it."
-    return _take(_installed().reload(), words, dry_run=dry_run)
+    return take_or_tell(manager.uninstall(), words, dry_run=dry_run)
 
 
 def status(*, as_json: bool) -> int:
     manager = _manager()
-    state = manager.state(runner.run_program)
+    state = manager.state(run_program)
     show_result(_document(manager, state), _in_words(manager, state), as_json=as_json)
     return 0 if state.state is RunState.RUNNING else 1
 
@@ -118,7 +106,7 @@ def _manager() -> Manager:
     return manager_here(expanded("~"))
 
 
-def _installed() -> Manager:
+def installed() -> Manager:
     manager = _manager()
     if not manager.file.exists():
         raise UsageError("no service is installed", hint="omlx-server service install")
@@ -148,9 +136,9 @@ def _log_of(manager: Manager, config: Path | None) -> Path:
     return expanded("~") / log_file if log_file else manager.log_dir / LOG_NAME
 
 
-def _take(steps: Sequence[Step], *words: str, dry_run: bool) -> int:
+def take_or_tell(steps: Sequence[Step], *words: str, dry_run: bool) -> int:
     if not dry_run:
-        runner.take(steps, runner.run_program)
+        take(steps, run_program)
     print("\n".join(["Would, in this order:", *describe(steps)] if dry_run else words))
     return 0
 

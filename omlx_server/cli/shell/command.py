@@ -45,7 +45,7 @@ def model_argument(
     about: str,
     *,
     metavar: str = "MODEL",
-    complete: Callable[[str], Sequence[str]] = complete_models,
+    complete: Callable[..., Sequence[str]] = complete_models,
 ) -> Any:
     return typer.Argument(metavar=metavar, show_default=False, autocompletion=complete, help=about)
 
@@ -76,15 +76,12 @@ class ExitCodeCommand(TyperCommand):
         except BrokenPipeError:  # the reader of a pipe is gone: typer ends the program
             raise
         except OSError as error:
-            code = output.report(_of_the_system(error), as_json=as_json, stream=stream)
+            place = f"{error.filename}: " if error.filename else ""
+            reason = OmlxError(f"{place}{error.strerror or error}")
+            code = output.report(reason, as_json=as_json, stream=stream)
         raise typer.Exit(code)
 
 
 class Commands(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
         return super().command(name, cls=ExitCodeCommand, **settings)
-
-
-def _of_the_system(error: OSError) -> OmlxError:
-    reason = error.strerror or str(error)
-    return OmlxError(f"{error.filename}: {reason}" if error.filename else reason)

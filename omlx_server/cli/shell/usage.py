@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
@@ -11,9 +11,52 @@ import typer
 from typer.core import TyperGroup
 
 from omlx_server.cli.shell import output
-from omlx_server.cli.shell.foreign_options import answer_to
 from omlx_server.errors import UsageError
 
+_KEY = (
+    "Set the variable OMLX_AUTH__API_KEYS, or auth.api_keys in the config file: the list of "
+    "processes shows options to everybody"
+)
+_CONTEXT = (
+    "`omlx-server config set models.overrides.MODEL.context_length N` makes the context of a model "
+    "shorter"
+)
+_NAME = "`omlx-server alias NEW MODEL` gives a model another name, which models.aliases keeps"
+_ADAPTERS = (
+    "`--adapter NAME` is the one of requests that name none; all that lie in the model's directory "
+    "adapters/, or in adapters.directory, are served"
+)
+_MODEL = "The model is an argument: `omlx-server {command} MODEL`"
+_MEMORY = "`--set memory.limit=48GB` is how much memory the server may take"
+_LAYERS = "It is not needed: a GPU computes all layers"
+_MACHINES = "`--hosts FILE` computes a model on several machines together"
+_BATCH = "`--set scheduler.max_batch_size=N` is how many requests are computed at once"
+OPTIONS = {
+    "--api-key": _KEY,
+    "--api-key-file": _KEY,
+    "--max-model-len": _CONTEXT,
+    "--ctx-size": _CONTEXT,
+    "-c": _CONTEXT,
+    "--num-ctx": _CONTEXT,
+    "--served-model-name": _NAME,
+    "--alias": _NAME,
+    "-a": _NAME,
+    "--lora-modules": _ADAPTERS,
+    "--lora": _ADAPTERS,
+    "--enable-lora": _ADAPTERS,
+    "--model": _MODEL,
+    "-m": _MODEL,
+    "--gpu-memory-utilization": _MEMORY,
+    "--n-gpu-layers": _LAYERS,
+    "--gpu-layers": _LAYERS,
+    "-ngl": _LAYERS,
+    "--tensor-parallel-size": _MACHINES,
+    "-tp": _MACHINES,
+    "--parallel": _BATCH,
+    "-np": _BATCH,
+    "--max-num-seqs": _BATCH,
+}
+"""The advice for each; {command} stands for the called command."""
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Start": ("up", "serve", "chat", "launch"),
     "Models": ("search", "pull", "list", "show", "ps", "load", "unload", "pin", "alias", "rm"),
@@ -49,6 +92,17 @@ _WORDS = "omlx_server.words"
 _NUMBERS = {"int": "a whole number", "float": "a number"}
 _TO_STDOUT = re.compile(r"(^| )(-o ?|--output[ =])-( |$)")
 """`cache export -o -`: there stdout is the archive."""
+
+
+def answer_to(option: str, words: Sequence[str], command: str) -> str:
+    """Return the error for an `option` of these; else "". The parser reports a word such as -ngl
+    of `words` as option -n."""
+    before_dashes = takewhile(lambda word: word != "--", words)
+    typed: Iterable[str] = (
+        word.partition("=")[0] for word in before_dashes if word.startswith(option)
+    )
+    name = next((word for word in (option, *typed) if word in OPTIONS), "")
+    return f"No such option: {name}. {OPTIONS[name].format(command=command)}." if name else ""
 
 
 class Root(TyperGroup):
@@ -99,7 +153,9 @@ def _explained(words: Sequence[str]) -> Iterator[None]:
         of_number = _of_number(error)
         if not (as_json or of_number):
             raise
-        wrong = UsageError(of_number or error.format_message(), hint=_hint(error))
+        context = getattr(error, "ctx", None)
+        hint = f"see `{context.command_path} --help`" if context else ""
+        wrong = UsageError(of_number or error.format_message(), hint=hint)
         stream = sys.stderr if _TO_STDOUT.search(" ".join(words)) else None
         code = output.report(wrong, as_json=as_json, stream=stream)
         raise typer.Exit(code) from None
@@ -135,8 +191,3 @@ def _bounds(kind: Any) -> str:
     if kind.max is None:
         return f" of at least {kind.min}"
     return f" of at most {kind.max}" if kind.min is None else f" from {kind.min} to {kind.max}"
-
-
-def _hint(error: Any) -> str:
-    context = getattr(error, "ctx", None)
-    return f"see `{context.command_path} --help`" if context else ""

@@ -6,13 +6,12 @@ import select
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Protocol
 
 import typer
 
@@ -20,22 +19,25 @@ from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell import output, stdin
 from omlx_server.cli.shell.screen import Screen
 from omlx_server.cli.talk import slash
-from omlx_server.cli.talk.client import ChatClient, Stopped, TimedAnswer, served_by
-from omlx_server.cli.talk.closing import advice_on_length, closing
+from omlx_server.cli.talk.client import (
+    ChatClient,
+    Stopped,
+    TimedAnswer,
+    advice_on_length,
+    closing,
+    served_by,
+)
 from omlx_server.cli.talk.conversation import Conversation, MakeScreen
 from omlx_server.cli.talk.image import read_image
-from omlx_server.cli.talk.typed import TypedLines
+from omlx_server.cli.talk.typed import read_typed
 from omlx_server.errors import OmlxError, UsageError
 
 _MOST_STDIN_BYTES = 16 * 1024 * 1024
 _PATIENCE = 1.0  # seconds
 _CLOSED_HINT = "send it to a file, or to /dev/null"
 _DUMB = ("", "dumb", "unknown")
-
-
-class MessageInput(Protocol):
-    def read(self) -> str | None:
-        """Return the next message; None at the end. Raises KeyboardInterrupt at Ctrl-C."""
+ReadMessage = Callable[[], str | None]
+"""Returns the next message; None at the end. Raises KeyboardInterrupt at Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class ChatOptions:
 def run(server: ServerClient, options: ChatOptions, fields: Mapping[str, float]) -> int:
     if options.once and sys.__stdout__ is None:  # the shell has closed it (`>&-`)
         raise UsageError("stdout is closed, and the answer would be lost", hint=_CLOSED_HINT)
-    _take_any_text()
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     images = [read_image(path) for path in options.images]
     once = _with_stdin(options.once) if options.once else ()
     is_rich = not options.plain and not once and _is_capable_terminal()
@@ -75,8 +78,8 @@ def run(server: ServerClient, options: ChatOptions, fields: Mapping[str, float])
         if not once:
             if client.is_ours():
                 conversation.roll()
-            with _input(is_rich, options.history) as reader:
-                _converse(conversation, reader)
+            with _input(is_rich, options.history) as read:
+                _converse(conversation, read)
     return 0
 
 
@@ -86,11 +89,6 @@ def fields_of(max_tokens: int | None, temperature: float | None) -> dict[str, fl
         raise UsageError(f"--temperature {temperature}: expected a number", hint="such as 0.7")
     fields = {"max_tokens": max_tokens, "temperature": temperature}
     return {name: value for name, value in fields.items() if value is not None}
-
-
-def _take_any_text() -> None:
-    if isinstance(sys.stdin, TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")
 
 
 def _with_stdin(prompts: Sequence[str]) -> list[str]:
@@ -115,12 +113,11 @@ def _is_capable_terminal() -> bool:
 
 
 @contextmanager
-def _input(is_rich: bool, keeps_history: bool) -> Iterator[MessageInput]:
+def _input(is_rich: bool, keeps_history: bool) -> Iterator[ReadMessage]:
     if not is_rich:
-        yield TypedLines("> " if stdin.is_terminal() else "")
+        yield partial(read_typed, "> " if stdin.is_terminal() else "")
         return
-    from omlx_server.cli.talk.terminal.history import history_file
-    from omlx_server.cli.talk.terminal.prompt import PromptLine, kept_for_the_prompt
+    from omlx_server.cli.talk.terminal.prompt import PromptLine, history_file, kept_for_the_prompt
 
     path = None
     try:
@@ -128,28 +125,28 @@ def _input(is_rich: bool, keeps_history: bool) -> Iterator[MessageInput]:
     except OmlxError as error:
         output.say(f"[{error.message}]")
     with kept_for_the_prompt():
-        yield PromptLine(slash.completions(), path)
+        yield PromptLine(slash.completions(), path).read
 
 
-def _converse(conversation: Conversation, reader: MessageInput) -> None:
+def _converse(conversation: Conversation, read: ReadMessage) -> None:
     if stdin.is_terminal():
         model = output.visible(conversation.model)
         _remark(f"Talking to {model}. /exit or Ctrl-D ends it, /help shows more.")
-    while (line := _next(reader)) is not None and not slash.leaves(line):
+    while (line := _next(read)) is not None and not slash.leaves(line):
         if line.strip():
             with suppress(KeyboardInterrupt):  # a second one, while the first is answered
                 _take(conversation, line)
 
 
-def _next(reader: MessageInput) -> str | None:
+def _next(read: ReadMessage) -> str | None:
     try:
-        return reader.read()
+        return read()
     except KeyboardInterrupt:
         if not stdin.is_terminal():
             raise
     _remark("[Ctrl-C again leaves; so does Ctrl-D]")
     with suppress(KeyboardInterrupt):
-        return reader.read()
+        return read()
     return None
 
 

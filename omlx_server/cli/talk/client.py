@@ -11,6 +11,7 @@ import httpx
 
 from omlx_server.cli.server_client.endpoint import connecting, explained, options, refusal
 from omlx_server.cli.server_client.http import ServerClient
+from omlx_server.cli.shell.output import counted, harmless
 from omlx_server.errors import OmlxError, UsageError
 
 Message = Mapping[str, Any]
@@ -32,17 +33,17 @@ class Stopped(KeyboardInterrupt):
         self.text = text
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TimedAnswer:
-    """Times are seconds from the request. `reasoning_tokens` are part of `completion_tokens`.
-    The server left out `dropped_messages`, as the context is full."""
+    """An answer, also while it comes. Times are seconds from the request. `reasoning_tokens` are
+    part of `completion_tokens`. The server left out `dropped_messages`, as the context is full."""
 
-    text: str
-    first_token_at: float
-    last_token_at: float
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
+    text: str = ""
+    first_token_at: float = 0.0
+    last_token_at: float = 0.0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
     reasoning_tokens: int = 0
     thought_seconds: float = 0.0
     dropped_messages: int = 0
@@ -53,6 +54,33 @@ class TimedAnswer:
         """The speed of decoding, without the first token; 0 if it can't be measured."""
         seconds = self.last_token_at - self.first_token_at
         return max(0, self.completion_tokens - 1) / seconds if seconds > 0 else 0.0
+
+    def take(self, event: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
+        """Take in an event of the stream, which comes at `now`; yield its thoughts and texts."""
+        if usage := event.get("usage"):
+            prompt, completion = "prompt_tokens_details", "completion_tokens_details"
+            self.prompt_tokens = _count(usage, "prompt_tokens")
+            self.completion_tokens = _count(usage, "completion_tokens")
+            self.cached_tokens = _count(usage, prompt, "cached_tokens")
+            self.reasoning_tokens = _count(usage, completion, "reasoning_tokens")
+            self.dropped_messages = _count(usage, prompt, "dropped_messages")
+        for choice in event["choices"]:
+            self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
+            yield self._piece(choice["delta"], now)
+
+    def _piece(self, delta: Mapping[str, Any], now: float) -> tuple[str, str]:
+        # Our server has a thought under both names; others have one of them.
+        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        text = delta.get("content") or ""
+        if not (isinstance(thought, str) and isinstance(text, str)):
+            raise TypeError("a piece is no text")
+        if thought or text:
+            self.last_token_at = now
+            self.first_token_at = self.first_token_at or now
+        if thought:
+            self.thought_seconds = now - self.first_token_at
+        self.text += text
+        return thought, text
 
 
 class ChatClient:
@@ -120,20 +148,29 @@ class ChatClient:
             "stream_options": {"include_usage": True},
             **fields,
         }
-        reading = _Reading()
+        answer, sent_at = TimedAnswer(), time.perf_counter()
         try:
             with connecting(self.url), self._sent(body) as response:
                 if not response.is_success:
                     response.read()
                     raise OmlxError(refusal(response))
-                for thought, text in reading.pieces(self.url, response):
+                for thought, text in self._pieces(response, answer, sent_at):
                     if thought:
                         screen.thought(thought)
                     if text:
                         screen.text(text)
         except KeyboardInterrupt:
-            raise Stopped(reading.text) from None
-        return reading.answer()
+            raise Stopped(answer.text) from None
+        return answer
+
+    def _pieces(
+        self, response: httpx.Response, answer: TimedAnswer, sent_at: float
+    ) -> Iterator[tuple[str, str]]:
+        with explained(self.url):
+            for event in _events(response):
+                if "error" in event:
+                    raise OmlxError(str(event["error"]["message"]))
+                yield from answer.take(event, time.perf_counter() - sent_at)
 
     def _sent(self, body: object) -> AbstractContextManager[httpx.Response]:
         """Send the body; a lone surrogate, which can't be encoded, becomes "?"."""
@@ -146,60 +183,6 @@ def served_by(client: ChatClient) -> list[str]:
     if not (models := client.models()):
         raise UsageError(f"{client.url} serves no model", hint="omlx-server serve MODEL")
     return models
-
-
-class _Reading:
-    def __init__(self) -> None:
-        self._sent_at = time.perf_counter()
-        self._pieces: list[str] = []
-        self._first_at = 0.0
-        self._thought_at = 0.0
-        self._last_at = 0.0
-        self._finish_reason = "stop"
-        self._usage: object = None
-
-    def pieces(self, url: str, response: httpx.Response) -> Iterator[tuple[str, str]]:
-        with explained(url):
-            for event in _events(response):
-                if "error" in event:
-                    raise OmlxError(str(event["error"]["message"]))
-                self._usage = event.get("usage") or self._usage
-                for choice in event["choices"]:
-                    self._finish_reason = str(choice.get("finish_reason") or self._finish_reason)
-                    yield self._piece(choice["delta"])
-
-    def _piece(self, delta: Mapping[str, Any]) -> tuple[str, str]:
-        # Our server has a thought under both names; others have one of them.
-        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
-        text = delta.get("content") or ""
-        if not (isinstance(thought, str) and isinstance(text, str)):
-            raise TypeError("a piece is no text")
-        if thought or text:
-            self._last_at = time.perf_counter() - self._sent_at
-            self._first_at = self._first_at or self._last_at
-        if thought:
-            self._thought_at = self._last_at
-        self._pieces.append(text)
-        return thought, text
-
-    @property
-    def text(self) -> str:
-        return "".join(self._pieces)
-
-    def answer(self) -> TimedAnswer:
-        prompt, completion = "prompt_tokens_details", "completion_tokens_details"
-        return TimedAnswer(
-            text=self.text,
-            first_token_at=self._first_at,
-            last_token_at=self._last_at,
-            prompt_tokens=_count(self._usage, "prompt_tokens"),
-            completion_tokens=_count(self._usage, "completion_tokens"),
-            cached_tokens=_count(self._usage, prompt, "cached_tokens"),
-            reasoning_tokens=_count(self._usage, completion, "reasoning_tokens"),
-            thought_seconds=max(0.0, self._thought_at - self._first_at),
-            dropped_messages=_count(self._usage, prompt, "dropped_messages"),
-            finish_reason=self._finish_reason,
-        )
 
 
 def _count(usage: object, *path: str) -> int:
@@ -222,3 +205,38 @@ def _events(response: httpx.Response) -> Iterator[Mapping[str, Any]]:
             if line.startswith(b"data:"):
                 yield json.loads(data)
     raise OmlxError("the server broke off in the middle of the answer")
+
+
+def closing(answer: TimedAnswer, advice: str = "") -> list[str]:
+    """Return these lines. `advice` is for an answer that reached the length limit."""
+    lines = [speed(answer)]
+    if answer.finish_reason == "length":
+        where = "" if answer.text else ", before it came to an answer"
+        advice = f": {advice}" if advice else ""
+        lines.insert(0, f"[cut at {counted(answer.completion_tokens, 'token')}{where}{advice}]")
+    elif answer.finish_reason != "stop":
+        lines.insert(0, f"[ended by the server: {harmless(answer.finish_reason)}]")
+    return lines
+
+
+def advice_on_length(answer: TimedAnswer, max_tokens: float | None) -> str:
+    if max_tokens is not None and answer.completion_tokens >= max_tokens:
+        return "--max-tokens raises it"
+    if max_tokens is not None:
+        return "the context is full"
+    return "the context is full, or the server's own limit is reached, which --max-tokens overrides"
+
+
+def speed(answer: TimedAnswer) -> str:
+    tokens = counted(answer.completion_tokens, "token")
+    if answer.reasoning_tokens:
+        thoughts = counted(answer.reasoning_tokens, "token")
+        tokens += f" (thought for {thoughts}, {answer.thought_seconds:.1f} s)"
+    rate = answer.tokens_per_second
+    figures = [
+        f"first token after {answer.first_token_at:.2f} s",
+        f"{rate:.1f} tok/s" if rate else "",
+        tokens,
+        f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached",
+    ]
+    return f"[{', '.join(filter(None, figures))}]"

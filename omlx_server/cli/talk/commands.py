@@ -17,10 +17,10 @@ from omlx_server.cli.shell.command import (
 from omlx_server.cli.shell.complete import complete_presets
 
 
-def complete_clients(incomplete: str) -> list[str]:
+def complete_clients() -> list[str]:
     from omlx_server.cli.launch.clients import CLIENTS
 
-    return [name for name in CLIENTS if name.startswith(incomplete)]
+    return list(CLIENTS)
 
 
 ChatModel = Annotated[str, model_argument("Default: the served one.")]

@@ -33,7 +33,7 @@ class Conversation:
         self.max_tokens = fields.get("max_tokens")
         self.pending_images: list[Image] = []
         self.left_out = 0
-        self._client = client
+        self.client = client
         self._fields: dict[str, float | str] = {**fields}
         self._make_screen = make_screen
         self._turns: list[Message] = []  # all but the system message
@@ -50,16 +50,9 @@ class Conversation:
         the cache."""
         self._fields["context_overflow"] = "rolling"
 
-    def served(self) -> list[list[str]]:
-        return self._client.names()
-
-    def presets(self) -> list[str] | None:
-        """Return the model's presets; None if the server does not tell. Raises OmlxError."""
-        return self._client.presets(self.model)
-
     def choose_preset(self, name: str) -> list[str]:
         """Use this preset from now on, and return all. Raises UsageError for an unknown one."""
-        presets = self.presets()
+        presets = self.client.presets(self.model)
         if presets is None or name not in presets:
             hint = f"it has {visible(', '.join(presets))}" if presets else "it has none"
             raise UsageError(
@@ -107,7 +100,7 @@ class Conversation:
         try:
             with self._make_screen() as screen:
                 try:
-                    answer = self._client.ask(self.model, [*system, *turns], screen, **fields)
+                    answer = self.client.ask(self.model, [*system, *turns], screen, **fields)
                 except Stopped as stopped:
                     text = stopped.text
                     raise

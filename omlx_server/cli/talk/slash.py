@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -45,10 +45,6 @@ class SlashCommand:
     argument: str
     about: str
     run: Callable[[Conversation, str], Turn | None]
-
-    @property
-    def usage(self) -> str:
-        return f"{', '.join(self.names)} {self.argument}".strip()
 
 
 def leaves(line: str) -> bool:
@@ -111,7 +107,7 @@ def _system(conversation: Conversation, argument: str) -> None:
 
 
 def _model(conversation: Conversation, argument: str) -> None:
-    served = conversation.served()
+    served = conversation.client.names()
     if argument and not any(argument in names for names in served):
         had = output.visible(", ".join(name for names in served for name in names))
         raise UsageError(f"the server has no {output.visible(argument)}", hint=f"it has {had}")
@@ -124,8 +120,8 @@ def _model(conversation: Conversation, argument: str) -> None:
 
 
 def _leave_preset_behind(conversation: Conversation) -> None:
-    preset = conversation.preset
-    if preset and preset not in (conversation.presets() or ()):
+    preset, presets = conversation.preset, conversation.client.presets
+    if preset and preset not in (presets(conversation.model) or ()):
         conversation.preset = ""
         model = output.visible(conversation.model)
         output.say(f"[{model} has no preset {preset}; the conversation goes on without]")
@@ -134,17 +130,16 @@ def _leave_preset_behind(conversation: Conversation) -> None:
 def _preset(conversation: Conversation, argument: str) -> None:
     if argument == _NOTHING:
         conversation.preset = argument = ""
-    names = conversation.choose_preset(argument) if argument else conversation.presets()
+    if argument:
+        names: Sequence[str] | None = conversation.choose_preset(argument)
+    else:
+        names = conversation.client.presets(conversation.model)
     for name in names or ():
         output.say(f"{'*' if name == conversation.preset else ' '} {output.visible(name)}")
     if names is None:
         output.say("[the server tells nothing of presets]")
     elif not names:
         output.say(f"[{output.visible(conversation.model)} has no presets]")
-
-
-def _regenerate(conversation: Conversation, _: str) -> Turn:
-    return conversation.regenerate
 
 
 def _new(conversation: Conversation, _: str) -> None:
@@ -179,12 +174,10 @@ def _file(argument: str) -> Path:
 
 
 def _help(conversation: Conversation, _: str) -> None:
-    lines = [f"{command.usage:<21}{command.about}" for command in COMMANDS]
+    usages = [f"{', '.join(command.names)} {command.argument}" for command in COMMANDS]
+    pairs = zip(usages, COMMANDS, strict=True)
+    lines = [f"{usage.strip():<21}{command.about}" for usage, command in pairs]
     output.say("\n".join([*lines, _KEYS]))
-
-
-def _exit(conversation: Conversation, _: str) -> None:
-    """Do nothing: the loop that reads the lines ends at this one."""
 
 
 COMMANDS = (
@@ -196,11 +189,14 @@ COMMANDS = (
     SlashCommand(
         ("/preset",), "[NAME]", "lists the model's presets, or takes one; - takes none", _preset
     ),
-    SlashCommand(("/regenerate",), "", "asks the last question again", _regenerate),
+    SlashCommand(
+        ("/regenerate",), "", "asks the last question again", lambda talk, _: talk.regenerate
+    ),
     SlashCommand(("/new", "/clear"), "", "begins anew; the system message stays", _new),
     SlashCommand(("/save",), "FILE", "writes the conversation to a file, as JSON", _save),
     SlashCommand(("/load",), "FILE", "replaces the conversation by that of a file", _load),
     SlashCommand(("/help", "/?"), "", "shows this", _help),
-    SlashCommand(_LEAVE, "", "leaves; so does Ctrl-D", _exit),
+    # It does nothing: the loop that reads the lines ends at this one.
+    SlashCommand(_LEAVE, "", "leaves; so does Ctrl-D", lambda *_: None),
 )
 _BY_NAME = MappingProxyType({name: command for command in COMMANDS for name in command.names})

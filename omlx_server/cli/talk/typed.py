@@ -9,29 +9,25 @@ with suppress(ImportError):  # some builds of Python lack it; with it, `input` c
     import readline  # noqa: F401
 
 
-class TypedLines:
-    """The `prompt`, and dots for further lines, go to stderr where stdout is no terminal."""
+def read_typed(prompt: str) -> str | None:
+    """Return the next message; None at the end. Raises KeyboardInterrupt at Ctrl-C. The `prompt`,
+    and dots for further lines, go to stderr where stdout is no terminal."""
+    text = _line(prompt)
+    while text is not None and is_open(text):
+        more = _line("." * (len(prompt) - 1) + " " if prompt else "")
+        if more is None:
+            break
+        text = continued(text) + more
+    return None if text is None else message(text)
 
-    def __init__(self, prompt: str) -> None:
-        self._prompt = prompt
 
-    def read(self) -> str | None:
-        """Return the next message; None at the end. Raises KeyboardInterrupt at Ctrl-C."""
-        text = self._line(self._prompt)
-        while text is not None and is_open(text):
-            more = self._line("." * (len(self._prompt) - 1) + " " if self._prompt else "")
-            if more is None:
-                break
-            text = continued(text) + more
-        return None if text is None else message(text)
-
-    def _line(self, prompt: str) -> str | None:
-        at_terminal = sys.stdout.isatty()
-        try:
-            if not at_terminal:
-                print(prompt, end="", file=sys.stderr, flush=True)
-            return input(prompt if at_terminal else "")
-        except (EOFError, RuntimeError):  # RuntimeError: stdin is closed
-            if prompt:
-                print(file=sys.stdout if at_terminal else sys.stderr)
-            return None
+def _line(prompt: str) -> str | None:
+    at_terminal = sys.stdout.isatty()
+    try:
+        if not at_terminal:
+            print(prompt, end="", file=sys.stderr, flush=True)
+        return input(prompt if at_terminal else "")
+    except (EOFError, RuntimeError):  # RuntimeError: stdin is closed
+        if prompt:
+            print(file=sys.stdout if at_terminal else sys.stderr)
+        return None

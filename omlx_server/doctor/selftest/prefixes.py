@@ -111,7 +111,7 @@ class Prefixes:
     def _check(self, prompt: PrefixCase, hits: Hits) -> None:
         answer = self._ask(prompt.tokens, self._warm)
         hits.add(answer)
-        self._subject.judge.count(hits.tally, prompt.tokens, prompt.fresh, answer)
+        hits.tally.count(self._subject.loaded, prompt.tokens, prompt.fresh, answer)
 
     def _ask(self, tokens: tuple[int, ...], salt: bytes) -> GreedyAnswer:
         return self._session.alone(TestPrompt(tokens, self._plan.answer, salt))

@@ -28,7 +28,7 @@ def batched(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
     answers = session.ask(questions[: rows // 2], late=questions[rows // 2 :])
     tally = Tally()
     for prompt, expected, answer in zip(prompts, alone, answers, strict=True):
-        subject.judge.count(tally, prompt, expected, answer)
+        tally.count(subject.loaded, prompt, expected, answer)
     figures = {
         "rows": rows,
         "prompt_tokens": [len(prompt) for prompt in prompts],

@@ -1,5 +1,6 @@
 """The model under test, loaded as `serve` would load it, but with a temporary cold tier."""
 
+import random
 import shutil
 import tempfile
 import time
@@ -14,9 +15,7 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.work import finish
 from omlx_server.doctor.finding import in_words
-from omlx_server.doctor.selftest.prompts import Prompts
 from omlx_server.doctor.selftest.session import Session
-from omlx_server.doctor.selftest.verdict import Judge
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import LoadFailed, ModelUnavailable, OmlxError
 from omlx_server.models import catalogue
@@ -32,9 +31,36 @@ from omlx_server.wiring.encoders import refuse_to_chat
 from omlx_server.wiring.model_directory import find_model_here
 from omlx_server.wiring.model_factory import InstanceFactory, limits
 
+_WHO = ("miller", "sailor", "baker", "teacher", "farmer", "painter", "doctor", "child")
+_HOW = ("old", "quiet", "clever", "tired", "young", "careful", "cheerful", "proud")
+_DOES = ("carries", "finds", "paints", "repairs", "sells", "hides", "borrows", "describes")
+_WHAT = ("lantern", "letter", "basket", "violin", "clock", "bridge", "garden", "kettle")
+_WHERE = ("harbour", "market", "forest", "village", "station", "library", "river", "kitchen")
 _CLOSE_SECONDS = 5.0
 # Files in the cold tier's directory (wiring/model_factory.py).
 _NOTES = ("steps.json", "fingerprints.json")
+
+
+class Prompts:
+    """Makes prompts of a model's own tokens, the same on every machine for one `seed`. `vocab` is
+    the number of its logits."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab: int, seed: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab = vocab
+        self.random = random.Random(seed)
+
+    def tokens(self, count: int) -> tuple[int, ...]:
+        tokens: list[int] = []
+        while len(tokens) < count:
+            ids = [id for id in self._tokenizer.encode(self._sentence()) if id < self._vocab]
+            tokens += ids or [self.random.randrange(self._vocab)]
+        return tuple(tokens[:count])
+
+    def _sentence(self) -> str:
+        who, how, does, what, where = map(self.random.choice, (_WHO, _HOW, _DOES, _WHAT, _WHERE))
+        number = self.random.randrange(2, 1000)
+        return f"The {how} {who} {does} the {what} number {number} near the {where}. "
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +71,6 @@ class Subject:
     settings: Settings
     session: Session
     prompts: Prompts
-    judge: Judge
     load_seconds: float
     context: int
     seed: int
@@ -98,7 +123,6 @@ def opened(located: Located, settings: Settings, seed: int) -> Iterator[Subject]
             settings,
             Session(instance),
             Prompts(tokenizer, loaded.dims.vocab, seed),
-            Judge(loaded),
             time.perf_counter() - begun,
             about.context_length if about else 1 << 15,
             seed,

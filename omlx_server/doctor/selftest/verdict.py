@@ -32,36 +32,33 @@ class Tally:
     def by_ties(self) -> str:
         return f" ({self.ties} but for a tie of two tokens)" if self.ties else ""
 
-
-class Judge:
-    """Compares answers of one model."""
-
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._loaded = loaded
-
-    def verdict(
-        self, prompt: Sequence[int], expected: Sequence[int], answer: Sequence[int]
-    ) -> SelftestVerdict:
-        """Return the verdict. In a tie the answers first differ by two tokens that are equally
-        likely within the precision; what follows is not compared."""
-        if expected == answer:
-            return SelftestVerdict.SAME
-        pairs = zip(expected, answer, strict=False)
-        at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-        if at is None:
-            return SelftestVerdict.WRONG  # one of them is shorter
-        before = [*prompt, *expected[:at]]
-        gap = gap_after(self._loaded, before, expected[at], answer[at])
-        return SelftestVerdict.TIE if gap.is_tie else SelftestVerdict.WRONG
-
     def count(
-        self, tally: Tally, prompt: Sequence[int], expected: GreedyAnswer, answer: GreedyAnswer
+        self,
+        loaded: LoadedModel,
+        prompt: Sequence[int],
+        expected: GreedyAnswer,
+        answer: GreedyAnswer,
     ) -> None:
-        tally.problem = tally.problem or expected.problem or answer.problem
-        match self.verdict(prompt, expected.tokens, answer.tokens):
+        self.problem = self.problem or expected.problem or answer.problem
+        match verdict(loaded, prompt, expected.tokens, answer.tokens):
             case SelftestVerdict.SAME:
-                tally.same += 1
+                self.same += 1
             case SelftestVerdict.TIE:
-                tally.ties += 1
+                self.ties += 1
             case SelftestVerdict.WRONG:
-                tally.wrong += 1
+                self.wrong += 1
+
+
+def verdict(
+    loaded: LoadedModel, prompt: Sequence[int], expected: Sequence[int], answer: Sequence[int]
+) -> SelftestVerdict:
+    """Return the verdict. In a tie the answers first differ by two tokens that are equally likely
+    within the precision; what follows is not compared."""
+    if expected == answer:
+        return SelftestVerdict.SAME
+    pairs = zip(expected, answer, strict=False)
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    if at is None:
+        return SelftestVerdict.WRONG  # one of them is shorter
+    gap = gap_after(loaded, [*prompt, *expected[:at]], expected[at], answer[at])
+    return SelftestVerdict.TIE if gap.is_tie else SelftestVerdict.WRONG

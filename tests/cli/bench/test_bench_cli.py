@@ -15,12 +15,9 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.bench import command, words
-from omlx_server.cli.bench.measure import ServerBench
-from omlx_server.cli.bench.plan import BenchPlan, TimeSlice, slices
-from omlx_server.cli.bench.result import Figure, FigureGroup, Result, better_by, ratios, read
-from omlx_server.cli.bench.stream import Stream, decode_rate, events
-from omlx_server.cli.bench.table import lines
-from omlx_server.cli.bench.target import BenchTarget, reply_of
+from omlx_server.cli.bench.measure import BenchPlan, ServerBench, TimeSlice, slices
+from omlx_server.cli.bench.result import Figure, FigureGroup, Result, better_by, lines, ratios, read
+from omlx_server.cli.bench.target import BenchTarget, Stream, decode_rate, events, reply_of
 from omlx_server.cli.bench.words import Scale, scale_of
 from omlx_server.cli.server_client.http import server_at
 from omlx_server.errors import OmlxError, UsageError

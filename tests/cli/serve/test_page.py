@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.cli.serve.page import has_desktop
+from omlx_server.cli.serve.up import has_desktop
 from tests.cli.conftest import FAKE_SERVER
 
 ROOT = Path(__file__).parents[3]

@@ -14,8 +14,7 @@ from typer.testing import CliRunner, Result
 from omlx_server import settings
 from omlx_server.cli.app import app
 from omlx_server.cli.shell import usage
-from omlx_server.cli.shell.foreign_options import OPTIONS
-from omlx_server.cli.shell.usage import Root
+from omlx_server.cli.shell.usage import OPTIONS, Root
 from omlx_server.settings.override_keys import find_override, is_override
 from tests.cli.program import HEAVY, commands, imported_by, program
 

@@ -1,10 +1,10 @@
-"""Markdown that comes in pieces falls into blocks that nothing can change any more."""
+"""Markdown that comes in pieces falls into blocks, of which only the last may change."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_server.cli.talk.terminal.blocks import Blocks
+from omlx_server.cli.talk.terminal.markdown import blocks_of
 
 CASES = {
     "one\ntwo\n\nthree": ["one\ntwo", "three"],
@@ -25,30 +25,29 @@ CASES = {
 }
 
 
-def split(pieces: list[str]) -> list[str]:
-    blocks = Blocks()
-    done = [block for piece in pieces for block in blocks.add(piece)]
-    done += blocks.close()
-    assert blocks.open == ""
-    return done
+def split(text: str) -> list[str]:
+    return [block.rstrip("\n") for block in blocks_of(text)]
+
+
+def split_by_lines(text: str) -> list[str]:
+    """Split as a screen does, which keeps the last block open after each line."""
+    final: list[str] = []
+    unfinished = ""
+    for line in text.split("\n"):
+        *complete, unfinished = blocks_of(f"{unfinished}{line}") or [""]
+        final += complete
+        unfinished += "\n"
+    return [block.rstrip("\n") for block in (*final, unfinished) if block.strip()]
 
 
 @pytest.mark.parametrize(("text", "expected"), CASES.items(), ids=repr)
 def test_a_text_has_its_blocks_however_it_comes(text: str, expected: list[str]) -> None:
-    assert split([text]) == split(list(text)) == expected
-
-
-def test_a_block_is_told_as_soon_as_it_is_complete() -> None:
-    blocks = Blocks()
-    assert blocks.add("# title\nte") == ["# title"]
-    assert (blocks.add("xt\n"), blocks.open) == ([], "text")
-    assert (blocks.add("\n"), blocks.open) == ([], "text")
-    assert blocks.add("```\nx\n```\n") == ["text", "```\nx\n```"]
+    assert split(text) == split_by_lines(text) == expected
 
 
 @given(st.lists(st.sampled_from(["a", "\n", "\n\n", "```", "# ", "- ", "1. ", "  ", "|", "~~~"])))
 def test_nothing_is_lost_or_said_twice(pieces: list[str]) -> None:
-    found = split(pieces)
-    assert found == split(list("".join(pieces)))
+    found = split("".join(pieces))
+    assert found == split_by_lines("".join(pieces))
     kept = "\n".join(found).split("\n")
     assert [x for x in kept if x.strip()] == [x for x in "".join(pieces).split("\n") if x.strip()]

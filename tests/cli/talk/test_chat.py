@@ -14,11 +14,10 @@ from omlx_server.cli.app import app
 from omlx_server.cli.server_client.address import local_url, own_server
 from omlx_server.cli.server_client.http import NoAnswer, server_at
 from omlx_server.cli.shell.screen import Screen
-from omlx_server.cli.talk.client import ChatClient, Stopped, TimedAnswer
-from omlx_server.cli.talk.closing import closing
+from omlx_server.cli.talk.client import ChatClient, Stopped, TimedAnswer, closing
 from omlx_server.cli.talk.conversation import Conversation
 from omlx_server.cli.talk.slash import completions
-from omlx_server.cli.talk.typed import TypedLines
+from omlx_server.cli.talk.typed import read_typed
 from omlx_server.settings import load
 from tests.cli.conftest import FAKE_SERVER
 from tests.cli.program import ROOT
@@ -167,8 +166,7 @@ def test_a_prompt_is_no_part_of_what_is_piped_away(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", StringIO("a\\\nb\n"))
-    lines = TypedLines("> ")
-    assert (lines.read(), lines.read()) == ("a\nb", None)
+    assert (read_typed("> "), read_typed("> ")) == ("a\nb", None)
     assert capsys.readouterr() == ("", "> . > \n")
 
 

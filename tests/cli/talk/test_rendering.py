@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from omlx_server.cli.shell.output import harmless
-from omlx_server.cli.talk.terminal.live import LiveLines
 from omlx_server.cli.talk.terminal.markdown import Renderer
+from omlx_server.cli.talk.terminal.screen import LiveLines
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 COLUMNS, ROWS = 80, 24

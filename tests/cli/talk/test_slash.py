@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
 from omlx_server.cli.talk import transcript
-from omlx_server.cli.talk.terminal.history import history_file
+from omlx_server.cli.talk.terminal.prompt import history_file
 from omlx_server.cli.talk.terminal.several_lines import is_open, message
 from omlx_server.errors import OmlxError, UsageError
 from tests.cli.json_handler import JsonHandler

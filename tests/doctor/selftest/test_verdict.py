@@ -6,7 +6,7 @@ import pytest
 
 from omlx_server.compute.bare import decode_rate, gap_after, rate_since_all_began
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.doctor.selftest.verdict import Judge, SelftestVerdict
+from omlx_server.doctor.selftest.verdict import SelftestVerdict, verdict
 from tests.arrays import plain
 from tests.compute.oracle import greedy
 from tests.tiny_models import load_tiny
@@ -42,11 +42,11 @@ def test_tokens_that_are_as_likely_as_each_other_are_a_tie(
     head = loaded.model.lm_head.weight
     head[other] = head[answer[2]]
     loaded.model.lm_head.weight = head
-    judge, tied = Judge(loaded), [*answer[:2], other, 0]
-    assert judge.verdict(PROMPT, answer, answer) is SelftestVerdict.SAME
-    assert judge.verdict(PROMPT, answer, tied) is SelftestVerdict.TIE
-    assert judge.verdict(PROMPT, answer, [other, *answer[1:]]) is SelftestVerdict.WRONG
-    assert judge.verdict(PROMPT, answer, answer[:3]) is SelftestVerdict.WRONG
+    tied = [*answer[:2], other, 0]
+    assert verdict(loaded, PROMPT, answer, answer) is SelftestVerdict.SAME
+    assert verdict(loaded, PROMPT, answer, tied) is SelftestVerdict.TIE
+    assert verdict(loaded, PROMPT, answer, [other, *answer[1:]]) is SelftestVerdict.WRONG
+    assert verdict(loaded, PROMPT, answer, answer[:3]) is SelftestVerdict.WRONG
 
 
 def test_a_rate_counts_what_came_while_all_answers_ran() -> None:

@@ -19,6 +19,18 @@ _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 # A reference could name an address in another block, which is rendered by itself.
 _PARSER.disable("reference")
+_BLOCKS = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["reference", "inline"])
+
+
+def blocks_of(text: str) -> list[str]:
+    """Split a text into its top-level blocks. Later lines can change the last one only."""
+    if len(text) > _MOST_CHARACTERS:
+        return [text]
+    lines = text.split("\n")
+    tokens = _BLOCKS.parse(text)
+    begins = [token.map[0] for token in tokens if token.level == 0 and token.map]
+    ends = [*begins[1:], len(lines)]
+    return ["\n".join(lines[a:b]) for a, b in zip(begins, ends, strict=False)]
 
 
 class _Heading(Heading):
