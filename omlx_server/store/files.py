@@ -12,9 +12,7 @@ never opened, counted or deleted.
 """
 
 import json
-import math
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -43,7 +41,6 @@ PINS = "pins.json"
 _DEFAULT_MAX_BYTES = 1 << 30
 _SMALL_MAX_BYTES = 1 << 24
 _HEAD_BYTES = 1 << 16
-_FREE_SECONDS = 1.0
 
 
 class StoredFile(NamedTuple):
@@ -69,17 +66,13 @@ class Files:
         writable: bool = True,
         max_bytes: int = _DEFAULT_MAX_BYTES,
         min_free_bytes: int = 0,
-        clock: Callable[[], float] = time.monotonic,
         operations: FileOperations | None = None,
     ) -> None:
         self._root = root.absolute()
         self.writable = writable
         self._max_bytes = max_bytes
         self.min_free_bytes = min_free_bytes
-        self._clock = clock
         self._disk = Disk(operations or FileOperations())
-        self._free = 0
-        self._free_expires = -math.inf
 
     # The medium
 
@@ -216,16 +209,10 @@ class Files:
             raise MediumError("read-only", "another process writes to this directory")
 
     def _require_free(self, nbytes: int) -> None:
-        """Ask the system at most once a second, and count writes meanwhile."""
-        if not self.min_free_bytes:
-            return
-        now = self._clock()
-        if now >= self._free_expires:
-            self._free = self._disk.free_bytes(self._root)
-            self._free_expires = now + _FREE_SECONDS
-        if self._free - nbytes < self.min_free_bytes:
-            raise MediumError("full", f"{self._free} bytes are free")
-        self._free -= nbytes
+        if self.min_free_bytes:
+            free = self._disk.free_bytes(self._root)
+            if free - nbytes < self.min_free_bytes:
+                raise MediumError("full", f"{free} bytes are free")
 
     # Directories
 
