@@ -14,10 +14,11 @@ never opened, counted or deleted.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+
+from msgspec.structs import asdict
 
 from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.core.blocks.record import Record
