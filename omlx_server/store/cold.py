@@ -109,8 +109,6 @@ class ColdTier:
                 ChangeJob("describe", partial(self._home.write_description, description))
             )
 
-    # -- in and out ----------------------------------------------------------------------
-
     def write(self, record: Record, packed: Callable[[], PackedArrays], nbytes: int) -> None:
         """Queue a block of about `nbytes`. A stored one is marked as used, one without room
         dropped."""
@@ -172,8 +170,6 @@ class ColdTier:
     @property
     def is_full(self) -> bool:
         return self._queued > self._queue_bytes // 2
-
-    # -- by hand -------------------------------------------------------------------------
 
     def change(self, budget: int, queue_bytes: int, min_free_bytes: int) -> None:
         """Set other bounds in bytes. `budget` is enforced once all headers are read."""
@@ -250,8 +246,6 @@ class ColdTier:
             dropped=self.stats.dropped.copy(),
             failed=self.stats.failed.copy(),
         )
-
-    # -- inside --------------------------------------------------------------------------
 
     def _settle(self, result: Result) -> None:
         match result:

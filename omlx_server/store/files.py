@@ -75,8 +75,6 @@ class Files:
         self.min_free_bytes = min_free_bytes
         self._disk = Disk(operations or FileOperations())
 
-    # The medium
-
     def get(self, name: Name) -> bytes | None:
         with raising(READING):
             return self._disk.read(self._path(name), self._max_bytes)
@@ -101,8 +99,6 @@ class Files:
                 self._disk.remove(path)
 
     def close(self) -> None: ...
-
-    # What only files can do
 
     def scan(
         self,
@@ -198,8 +194,6 @@ class Files:
                 removed += self._clear(id)
         return removed
 
-    # Inside
-
     def _path(self, name: Name) -> Path:
         if not (_NAMESPACE.fullmatch(name.namespace) and _KEY.fullmatch(name.key)):
             raise MediumError("io", "not the name of a block")
@@ -214,8 +208,6 @@ class Files:
             free = self._disk.free_bytes(self._root)
             if free - nbytes < self.min_free_bytes:
                 raise MediumError("full", f"{free} bytes are free")
-
-    # Directories
 
     def _namespaces(self, only: str | None = None) -> list[str]:
         with raising(READING):

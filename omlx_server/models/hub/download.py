@@ -163,9 +163,6 @@ def _place(name: str, models_dir: Path | None) -> _Place:
     return _Place(directory, directory.staged, models_dir / DOWNLOADS / PARTS)
 
 
-# --- The small files, and the name ----------------------------------------------------------------
-
-
 def _fetch_small(remote: Remote, place: _Place, files: Sequence[RemoteFile]) -> Path:
     into = None
     if place.directory is not None:
@@ -204,9 +201,6 @@ def _finish_update(name: str, models_dir: Path | None, progress: ProgressListene
             update.finish(place.ready, place.target)
 
 
-# --- What is here, and whether there is room for the rest ----------------------------------------
-
-
 def _check_room(remote: Remote, place: _Place, missing: Iterable[RemoteFile]) -> None:
     need = sum(file.nbytes - bytes_here(place.part(file), file.nbytes) for file in missing)
     place.parts.mkdir(parents=True, exist_ok=True)
@@ -222,9 +216,6 @@ def _no_room(remote: Remote, place: _Place, need: int, free: int) -> NoPlaceForM
         hint="Free some space (`omlx-server rm`, `omlx-server cache trim`), or set models.dirs "
         "to a directory on another disk.",
     )
-
-
-# --- The large files -----------------------------------------------------------------------------
 
 
 def _fetch(

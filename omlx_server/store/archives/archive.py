@@ -154,9 +154,6 @@ class Rerooting:
         return moved
 
 
-# --- The manifest --------------------------------------------------------------------------------
-
-
 _Number = Annotated[int, Meta(ge=0, le=1 << 48)]
 _Bytes = Annotated[int, Meta(ge=0, le=_MAX_BLOCK_BYTES)]
 _Key = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
