@@ -152,9 +152,15 @@ class _Transfer:
     def _fetch_ranges(self) -> None:
         is_let_in = True
         while is_let_in and (taken := self._take()) is not None:
-            opened, part_range = taken
-            is_let_in = self._fetch_one(opened, part_range)
-            self._give_back(opened, part_range)
+            try:
+                self._fetch(*taken)
+            except _NoProgress as error:
+                is_let_in = False
+                with self._changed:
+                    self._threads_left -= 1
+                    if self.came == error.came or not self._threads_left:
+                        raise error.cause from None
+            self._give_back(*taken)
 
     def _take(self) -> tuple[_Opened, Range] | None:
         def waiting() -> _Opened | None:
@@ -190,18 +196,6 @@ class _Transfer:
             if not is_there and waiting:
                 self._opened.append(_Opened(part, file, waiting))
             self._changed.notify_all()
-
-    def _fetch_one(self, opened: _Opened, part_range: Range) -> bool:
-        """Return False if the server answers other threads only."""
-        try:
-            self._fetch(opened, part_range)
-        except _NoProgress as error:
-            with self._changed:
-                self._threads_left -= 1
-                if self.came == error.came or not self._threads_left:
-                    raise error.cause from None
-            return False
-        return True
 
     def _give_back(self, opened: _Opened, part_range: Range) -> None:
         with self._changed:
