@@ -20,7 +20,13 @@ from msgspec import Meta
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind
-from omlx_server.store.archives.tar import BadArchive, TarReader, TarWriter, size_of_tar
+from omlx_server.store.archives.tar import (
+    BadArchive,
+    TarReader,
+    end_of_tar,
+    size_of_tar,
+    tar_member,
+)
 from omlx_server.store.block_file import MAX_TOKENS, Corrupt, decode, encode
 from omlx_server.store.mediums.medium import Buffer, Name, nbytes_of
 
@@ -101,14 +107,14 @@ def read_archive(source: BinaryIO, *, max_bytes: int) -> "Archive":
 def _parts(
     manifest: "Manifest", records: Sequence[Record], members: Sequence[ArchiveMember]
 ) -> Iterator[Buffer]:
-    tar = TarWriter()
-    yield from tar.add(_MANIFEST, [manifest.to_bytes()])
+    head = manifest.to_bytes()
+    yield from tar_member(_MANIFEST, [head])
     for number, (record, member) in enumerate(zip(records, members, strict=True)):
         parts = encode(record, member.load(), _KEY)
         if nbytes_of(parts) != member.nbytes:
             raise ValueError("a block is not of the size that was said")
-        yield from tar.add(_name(number, record.key), parts)
-    yield from tar.end()
+        yield from tar_member(_name(number, record.key), parts)
+    yield end_of_tar([len(head), *manifest.sizes.values()])
 
 
 class Archive:
