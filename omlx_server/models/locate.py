@@ -77,10 +77,7 @@ def find_here(name: str, places: Places) -> Located | None:
 def find_installed(name: str, places: Places) -> Located | None:
     """Return the installed model of a client's name, or None. Takes no paths. Raises
     ModelUnavailable for an incomplete model in `dirs`."""
-    matching = [model for model in candidates(places.dirs) if name in model.names]
-    # Full names go before short ones.
-    matching.sort(key=lambda model: model.names[0] != name)
-    for model in matching:
+    if model := find_in_dirs(name, places):
         layout.check(model.path)
         return model
     wanted = hub_name(name) if places.use_hf_cache else None
@@ -88,6 +85,12 @@ def find_installed(name: str, places: Places) -> Located | None:
         cached = hub.HUB.cached(name)
         return None if cached is None else located(cached, name)
     return None
+
+
+def find_in_dirs(name: str, places: Places) -> Located | None:
+    """Return the model in `dirs`, complete or not. Full names go before short ones."""
+    models = [model for model in candidates(places.dirs) if name in model.names]
+    return min(models, key=lambda model: model.names[0] != name, default=None)
 
 
 def installed(places: Places) -> list[Located]:

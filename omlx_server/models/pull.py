@@ -16,7 +16,7 @@ from omlx_server.models.hub.names import HubName, hub_name
 from omlx_server.models.locate import (
     Located,
     Places,
-    candidates,
+    find_in_dirs,
     find_installed,
     installed,
     locate,
@@ -44,7 +44,7 @@ def pull(name: str, places: Places, progress: ProgressListener) -> Pulled:
     if bundled := _bundled(name, places, progress):
         return Pulled(bundled, 0)
     wanted = hub_name(name)
-    model = _here(name, places) if wanted is None or "/" not in name else None
+    model = find_in_dirs(name, places) if wanted is None or "/" not in name else None
     if model is not None:
         full = model.names[0]
         wanted = hub_name(full) if "/" in full else None
@@ -90,11 +90,6 @@ def _bundled(name: str, places: Places, progress: ProgressListener) -> Located |
 def encoder(name: str, places: Places, progress: ProgressListener) -> Located:
     """Return an encoder of the catalogue or any other. Raises as `locate`."""
     return _bundled(name, places, progress) or locate(name, places, progress)
-
-
-def _here(name: str, places: Places) -> Located | None:
-    models = [model for model in candidates(places.dirs) if name in model.names]
-    return min(models, key=lambda model: model.names[0] != name, default=None)
 
 
 def _undamaged(model: Located) -> Located:

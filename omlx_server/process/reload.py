@@ -41,14 +41,10 @@ class Reloader:
         self._check = check
         self._appliers = appliers
         self._tell = tell
-        self._problem = ""
+        self.problem = ""
         self._waiting: tuple[SettingChange, ...] = ()
         self._reloading = asyncio.Lock()
         self.tries_again = False
-
-    @property
-    def problem(self) -> str:
-        return self._problem
 
     @property
     def needs_restart(self) -> tuple[str, ...]:
@@ -81,16 +77,16 @@ class Reloader:
     def _refuse(self, error: OmlxError) -> None:
         self.tries_again = isinstance(error, NotYet)
         problem = in_one_line(error) if isinstance(error, UsageError) else error.message
-        if problem != self._problem:
-            self._problem = problem
+        if problem != self.problem:
+            self.problem = problem
             _log.error("the settings stay as they were: %s", problem)
         self._tell(ConfigState(problem))
 
     def _accept(self, changed: Changes, *, quiet: bool) -> None:
         before, self._waiting = self._waiting, changed.needs_restart
         is_known = self._waiting == before
-        is_new = bool(changed.applied or self._problem or not is_known)
-        self.settings, self._problem, self.tries_again = changed.in_force, "", False
+        is_new = bool(changed.applied or self.problem or not is_known)
+        self.settings, self.problem, self.tries_again = changed.in_force, "", False
         self._tell(ConfigState("", self.needs_restart))
         if is_new or not quiet:
             level = logging.WARNING if self._waiting and not is_known else logging.INFO

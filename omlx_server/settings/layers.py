@@ -100,9 +100,6 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-# --- The layers ----------------------------------------------------------------------------------
-
-
 def check_text(text: str, path: Path, environ: Mapping[str, str] = os.environ) -> None:
     """Raise ConfigError unless a config with this text is valid with `environ`."""
     _settings_of(_from_text(text, path) | _from_environ(environ))

@@ -13,6 +13,8 @@ from omlx_server.settings.layers import env_name
 from omlx_server.settings.sections import FIELDS
 from omlx_server.settings.values import LayerValue, checked
 
+_KEYS = ("server.host", "server.port", "logging.file", "server.uds")
+
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
@@ -30,7 +32,8 @@ def salvage(
     environ: Mapping[str, str] = os.environ,
 ) -> Salvaged:
     """Take each key from the strongest layer with a valid value, else its default. Never raises."""
-    layers = (_texts(overrides), _texts(_by_key(environ)), _from_file(config))
+    variables = {key: environ[env_name(key)] for key in _KEYS if env_name(key) in environ}
+    layers = (_texts(overrides), _texts(variables), _from_file(config))
 
     def valid(dotted: str) -> Any:
         for layer in layers:
@@ -39,18 +42,11 @@ def salvage(
                     return checked(dotted, layer[dotted])
         return FIELDS[dotted].default
 
-    return Salvaged(
-        valid("server.host"), valid("server.port"), valid("logging.file"), valid("server.uds")
-    )
+    return Salvaged(*map(valid, _KEYS))
 
 
 def _texts(texts: Mapping[str, str]) -> dict[str, LayerValue]:
     return {key: LayerValue(text, "", is_text=True) for key, text in texts.items()}
-
-
-def _by_key(environ: Mapping[str, str]) -> dict[str, str]:
-    keys = ("server.host", "server.port", "server.uds", "logging.file")
-    return {key: environ[env_name(key)] for key in keys if env_name(key) in environ}
 
 
 def _from_file(config: Path | None) -> dict[str, LayerValue]:

@@ -16,9 +16,13 @@ import hmac
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from omlx_server.core.blocks.keys import BlockKey, namespace_id
 from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind, RecordTensor
@@ -29,8 +33,7 @@ FORMAT_VERSION = 1
 # Limits of a header, so that reading one takes little time and memory.
 MAX_HEADER_BYTES = 1 << 20
 MAX_TOKENS = 4096
-_MAX_AXES = 8
-_MAX_NUMBER = 1 << 48
+_Number = Annotated[int, Meta(ge=0, lt=1 << 48)]
 
 _TYPES = {
     1: ("BOOL", "U8", "I8"),
@@ -45,7 +48,23 @@ _FRONT = _ANY_FRONT + f'{FORMAT_VERSION}","digest":"'.encode()
 _DIGEST = slice(8 + len(_FRONT), 8 + len(_FRONT) + 64)
 _NO_DIGEST = "0" * 64
 
-_Places = tuple[tuple[tuple[int, int], ...], ...]
+_Places = tuple[tuple[tuple[_Number, _Number], ...], ...]
+
+
+class _Metadata(msgspec.Struct):
+    namespace: str
+    key: str
+    parent: str
+    start: _Number
+    tokens: str
+    part: RecordKind
+    worth: _Number
+    places: str
+
+
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: Annotated[tuple[_Number, ...], Meta(max_length=8)]
 
 
 class Corrupt(Exception):
@@ -195,62 +214,44 @@ def _parse(blank: bytes) -> _Header:
     if len(blank) > 8 + MAX_HEADER_BYTES:
         raise Corrupt("header")
     try:
-        fields = json.loads(blank[8:])
-        metadata = fields.pop("__metadata__")
+        fields = msgspec.json.decode(blank[8:], type=dict[str, msgspec.Raw])
+        texts = msgspec.json.decode(fields.pop("__metadata__"), type=dict[str, str])
+        metadata = msgspec.convert(texts, _Metadata, strict=False)
         record = _record(metadata)
-        kinds = tuple(_kind(fields[str(index)]) for index in range(len(fields)))
-        header = _Header(record, kinds, _places(json.loads(metadata["places"]), kinds))
-        if metadata["key"] != record.key.hex():
+        entries = [msgspec.json.decode(fields[str(i)], type=_Entry) for i in range(len(fields))]
+        kinds = tuple((entry.dtype, entry.shape) for entry in entries)
+        header = _Header(record, kinds, _places(metadata.places, kinds))
+        if metadata.key != record.key.hex():
             raise Corrupt("key")
         if header.to_bytes() != blank:
             raise Corrupt("header")
-    except (AttributeError, KeyError, RecursionError, TypeError, ValueError, struct.error) as error:
+    except (KeyError, RecursionError, ValueError, struct.error) as error:
         raise Corrupt("header") from error
     return header
 
 
-def _record(metadata: Mapping[str, str]) -> Record:
-    metadata["namespace"].encode()  # raises for a lone surrogate
-    raw = base64.b64decode(metadata["tokens"], validate=True)
-    parent = bytes.fromhex(metadata["parent"])
-    start, worth = int(metadata["start"]), int(metadata["worth"])
+def _record(metadata: _Metadata) -> Record:
+    raw = base64.b64decode(metadata.tokens, validate=True)
+    parent = bytes.fromhex(metadata.parent)
     if len(raw) > 4 * MAX_TOKENS or len(parent) != 32:
         raise ValueError("a field of the wrong length")
-    _check_numbers([start, worth])
     return Record(
-        namespace=metadata["namespace"],
+        namespace=metadata.namespace,
         parent=BlockKey(parent),
-        start=start,
+        start=metadata.start,
         tokens=struct.unpack(f"<{len(raw) // 4}I", raw),
-        part=RecordKind(metadata["part"]),
-        worth=worth,
+        part=metadata.part,
+        worth=metadata.worth,
     )
 
 
-def _kind(entry: Mapping[str, Any]) -> _Kind:
-    shape = entry["shape"]
-    _check_numbers(shape)
-    if entry["dtype"] not in _ITEM_BYTES or len(shape) > _MAX_AXES:
-        raise ValueError("not a tensor of ours")
-    return entry["dtype"], tuple(shape)
-
-
-def _places(value: list[list[list[int]]], kinds: tuple[_Kind, ...]) -> _Places:
-    for layer in value:
-        for tensor, index in layer:
-            _check_numbers([tensor, index])
-            shape = kinds[tensor][1] if tensor < len(kinds) else ()
-            if not shape or index >= shape[0]:
-                raise ValueError("a place outside the tensors")
-    return tuple(tuple((tensor, index) for tensor, index in layer) for layer in value)
-
-
-def _check_numbers(value: object) -> None:
-    """Check types too: True and 1.0 equal 1. Huge numbers are slow."""
-    if not isinstance(value, list):
-        raise TypeError("not a list")
-    if not all(type(number) is int and 0 <= number < _MAX_NUMBER for number in value):
-        raise ValueError("not a number of ours")
+def _places(text: str, kinds: tuple[_Kind, ...]) -> _Places:
+    places = msgspec.json.decode(text, type=_Places)
+    for tensor, index in chain(*places):
+        shape = kinds[tensor][1] if tensor < len(kinds) else ()
+        if not shape or index >= shape[0]:
+            raise ValueError("a place outside the tensors")
+    return places
 
 
 def _check_name(record: Record, expected: Name | None) -> None:

@@ -5,7 +5,7 @@ be read in time is a miss. One tier serves all models.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -78,7 +78,7 @@ class ColdTier:
         self._clock = clock
         self._take_over_at = clock() + _TAKE_OVER_SECONDS
         self._queued = 0
-        self._pending: dict[BlockKey, PackedArrays] = {}
+        self.pending: dict[BlockKey, PackedArrays] = {}
         self._descriptions: dict[str, NamespaceDescription] = {}
         self._unlearned = 0
         self._unwanted: set[bytes] = set()  # salts to clear when all headers are read
@@ -109,8 +109,6 @@ class ColdTier:
                 ChangeJob("describe", partial(self._home.write_description, description))
             )
 
-    # -- in and out ----------------------------------------------------------------------
-
     def write(self, record: Record, packed: Callable[[], PackedArrays], nbytes: int) -> None:
         """Queue a block of about `nbytes`. A stored one is marked as used, one without room
         dropped."""
@@ -134,13 +132,13 @@ class ColdTier:
         self.index.resize(key, file_bytes(record, block))
         self._delete(self.index.shrink_to(self.index.budget))
         self.index.release(key)
-        self._pending[key] = block
+        self.pending[key] = block
         self._queued += block.nbytes
         self._worker.submit(WriteJob(record, block, replace=key in self._useless))
 
     def read(self, record: Record, patience: float) -> None:
         """Ask for a block. Within `patience` seconds `poll` yields it or why not."""
-        pending = self._pending.get(record.key)
+        pending = self.pending.get(record.key)
         if pending is not None:
             self.reads.arrive(Recalled(record, pending))
         else:
@@ -166,14 +164,8 @@ class ColdTier:
         self._let_go(record)
 
     @property
-    def pending(self) -> Mapping[BlockKey, PackedArrays]:
-        return self._pending
-
-    @property
     def is_full(self) -> bool:
         return self._queued > self._queue_bytes // 2
-
-    # -- by hand -------------------------------------------------------------------------
 
     def change(self, budget: int, queue_bytes: int, min_free_bytes: int) -> None:
         """Set other bounds in bytes. `budget` is enforced once all headers are read."""
@@ -212,7 +204,7 @@ class ColdTier:
     def _forget(self, entries: list[ColdEntry], *, deletes: bool) -> None:
         for entry in entries:
             self.index.forget(entry.key)
-            self._pending.pop(entry.key, None)
+            self.pending.pop(entry.key, None)
             if deletes:
                 self._submit_delete(Name.of(entry.namespace, entry.key))
 
@@ -250,8 +242,6 @@ class ColdTier:
             dropped=self.stats.dropped.copy(),
             failed=self.stats.failed.copy(),
         )
-
-    # -- inside --------------------------------------------------------------------------
 
     def _settle(self, result: Result) -> None:
         match result:
@@ -315,9 +305,9 @@ class ColdTier:
     def _written(self, write: WriteJob, done: Done) -> None:
         key = write.record.key
         self._queued -= write.packed.nbytes
-        newest = self._pending.get(key) is write.packed  # else it was evicted and written again
+        newest = self.pending.get(key) is write.packed  # else it was evicted and written again
         if newest:
-            del self._pending[key]
+            del self.pending[key]
         if done.reason:
             self.stats.dropped[done.reason] += 1
             if newest:
@@ -333,7 +323,7 @@ class ColdTier:
     def _recalled(self, recalled: Recalled) -> None:
         self.reads.end_read(recalled)
         record, reason = recalled.record, recalled.reason
-        if reason and reason not in PASSING and record.key not in self._pending:
+        if reason and reason not in PASSING and record.key not in self.pending:
             self.index.forget(record.key)
             if reason != "gone":
                 self._let_go(record)
@@ -356,5 +346,5 @@ class ColdTier:
     def _delete_again(self) -> None:
         undeleted, self._undeleted = self._undeleted, {}
         for key, delete in undeleted.items():
-            if key not in self.index and key not in self._pending:
+            if key not in self.index and key not in self.pending:
                 self._worker.submit(delete)

@@ -1,9 +1,9 @@
 """The description of a namespace, a short JSON file in its directory, and its size."""
 
-import json
-import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.store.block_file import FORMAT_VERSION
@@ -11,8 +11,7 @@ from omlx_server.store.block_file import FORMAT_VERSION
 _HUB_PREFIX = "models--"
 
 
-@dataclass(frozen=True, slots=True)
-class NamespaceDescription:
+class NamespaceDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`path` is the model's directory or "", `created` in seconds since 1970."""
 
     namespace: str
@@ -71,14 +70,10 @@ class NamespaceUse:
 def parse_description(data: bytes, id: str) -> NamespaceDescription | None:
     """Parse `data`; None unless it is valid and of the namespace with this id."""
     try:
-        description = NamespaceDescription(**json.loads(data))
-        is_own = namespace_id(description.namespace) == id
-    except (AttributeError, RecursionError, TypeError, ValueError):
+        description = msgspec.json.decode(data, type=NamespaceDescription)
+        return description if namespace_id(description.namespace) == id else None
+    except (RecursionError, ValueError):
         return None
-    typed = all(
-        type(getattr(description, field.name)) is field.type for field in fields(description)
-    )
-    return description if is_own and typed and math.isfinite(description.created) else None
 
 
 def _hub_name(path: str) -> str:

@@ -129,8 +129,6 @@ class ColdDirectory:
         finally:
             lock.release()
 
-    # -- inside --------------------------------------------------------------------------
-
     def _reason(self, name: Name, secret: bytes) -> str:
         try:
             data = self._files.get(name)

@@ -117,8 +117,6 @@ class ReadQueue:
         """Whether somebody waits, or has not taken a result."""
         return bool(self._reading or self._asking or any(self._arrived.values()))
 
-    # -- inside --------------------------------------------------------------------------
-
     def _count(self, recalled: Recalled) -> None:
         self.index.learn(recalled.record)
         self.index.resize(recalled.record.key, recalled.nbytes)

@@ -309,7 +309,8 @@ class Worker(threading.Thread):
         blocks = sorted(files, key=lambda block: block.mtime)
         namespaces = {block.name.namespace for block in blocks}
         namespaces |= {namespace_id(pin.namespace) for pin in pins}
-        orphans = tuple(id for id in namespaces if self._is_orphan(id))
+        described = {id: self._home.describe(id) for id in namespaces}
+        orphans = tuple(id for id, one in described.items() if one and one.model_is_there is False)
         return Scanned(tuple(blocks), orphans, pins)
 
     def _pins(self) -> tuple[Pin, ...]:
@@ -319,10 +320,6 @@ class Worker(threading.Thread):
             self._warn("pins", error)
             return ()
         return pins_of_bytes(data) if data else ()
-
-    def _is_orphan(self, namespace: str) -> bool:
-        description = self._home.describe(namespace)
-        return description is not None and description.model_is_there is False
 
     def _records(self, names: tuple[Name, ...]) -> Iterator[Record]:
         for name in names:

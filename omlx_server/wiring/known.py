@@ -86,8 +86,6 @@ class KnownModels:
         self._looked_at = 0.0
         self._list()
 
-    # -- the catalogue -------------------------------------------------------------------
-
     @property
     def autoload(self) -> bool:
         return self.settings.models.autoload
@@ -141,8 +139,6 @@ class KnownModels:
             if models is self.settings.models:  # else they changed meanwhile: look again
                 self._looked_at = now
             self._list()
-
-    # -- inside --------------------------------------------------------------------------
 
     def _list(self) -> None:
         fixed = {(source.role, source.located.path) for source in self._fixed}

@@ -34,10 +34,6 @@ _RUNAWAY = 1 << 26
 _NORMALIZED = 4
 
 
-def _most_chars(tokenizer: Tokenizer, context: int) -> int:
-    return min(_RUNAWAY, _NORMALIZED * context * max(map(len, tokenizer.vocabulary)))
-
-
 def make_served(
     located: Located,
     engine: GeneratorClient,
@@ -52,7 +48,8 @@ def make_served(
     overrides = settings.overrides_of(located.names)
     description = _described(located)
     context = context_length(located.names[0], description.context_length, overrides)
-    template = ChatTemplate(tokenizer, max_chars=_most_chars(tokenizer, context))
+    most_chars = min(_RUNAWAY, _NORMALIZED * context * max(map(len, tokenizer.vocabulary)))
+    template = ChatTemplate(tokenizer, max_chars=most_chars)
     render = partial(template.render, kwargs=overrides.chat_template_kwargs)
     parsers = overrides.tool_parser or "", overrides.reasoning_parser or ""
     dialect = dialect_of(tokenizer, render, *parsers)

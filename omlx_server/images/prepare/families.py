@@ -22,9 +22,9 @@ _OF_CLASS: dict[str, Make] = {
     "Idefics3": Idefics3Preparer,
     "SmolVLM": Idefics3Preparer,
 }
-_OF_IMAGE_PROCESSOR = {f"{name}ImageProcessor": make for name, make in _OF_CLASS.items()}
-_OF_PROCESSOR = {f"{name}Processor": make for name, make in _OF_CLASS.items()}
-_OF_MODEL_TYPE: dict[str, Make] = {
+_OF_NAME: dict[str, Make] = {
+    **{f"{name}ImageProcessor": make for name, make in _OF_CLASS.items()},
+    **{f"{name}Processor": make for name, make in _OF_CLASS.items()},
     "qwen2_vl": QwenPreparer,
     "qwen2_5_vl": QwenPreparer,
     "qwen3_vl": QwenPreparer,
@@ -47,16 +47,11 @@ def make_preparer(
     for an unknown family or a wrong field."""
     whole = {**config, **fields.mapping(config, "image_processor")}
     config = {name: value for name, value in whole.items() if value is not None}
-    named = [
-        (_OF_IMAGE_PROCESSOR, _bare(config.get("image_processor_type"))),
-        (_OF_PROCESSOR, _bare(config.get("processor_class"))),
-        (_OF_MODEL_TYPE, _bare(model.get("model_type"))),
-    ]
+    own_names = config.get("image_processor_type"), config.get("processor_class")
     # An unknown name decides, too: another family's preparation would be wrong.
-    name = next((name for _, name in named if name), "")
-    for makers, own_name in named:
-        if own_name and own_name == name and own_name in makers:
-            return makers[own_name](config, model, detail)
+    name = next(filter(None, map(_bare, (*own_names, model.get("model_type")))), "")
+    if name in _OF_NAME:
+        return _OF_NAME[name](config, model, detail)
     what = f"{name!r:.100} is not known" if name else "no field says of which kind they are"
     raise LoadFailed(f"the model's images can't be prepared: {what}")
 

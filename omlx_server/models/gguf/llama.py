@@ -33,17 +33,20 @@ LAYER_NAMES = {
 }
 
 
-def convert(gguf: Path, out: Path, progress: ProgressListener) -> None:
-    """Write config, weights and the tokenizer's files into the existing directory `out`."""
+def convert(
+    gguf: Path, out: Path, sampling: Mapping[str, float], progress: ProgressListener
+) -> None:
+    """Write config, weights and the tokenizer's files into the existing directory `out`.
+    `sampling` are the makers' values."""
     file = read_gguf(gguf)
     fields = file.fields
     config = _model_config(fields)
     build_tokenizer(fields).save(str(out / "tokenizer.json"))
     context = config["max_position_embeddings"]
     ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    ids["eos_token_id"] = end_ids(fields)
+    generation = {**ids, "eos_token_id": end_ids(fields), **sampling}
     _write_json(out / "tokenizer_config.json", tokenizer_config(fields, context))
-    _write_json(out / "generation_config.json", ids)
+    _write_json(out / "generation_config.json", generation)
     _write_json(out / "config.json", config)
     _save(_weights(file, config, progress), out / "model.safetensors")
 

@@ -35,9 +35,8 @@ from omlx_server.models.progress import ProgressListener
 DOWNLOADS = ".downloads"
 PARTS = ".parts"
 RESERVE_BYTES = 1_000_000_000
-_UPDATE_SECONDS = 0.1
 _LOCK_SECONDS = 0.2
-_HASH_BYTES = 1 << 20
+_HASH_BYTES = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +163,6 @@ def _place(name: str, models_dir: Path | None) -> _Place:
     return _Place(directory, directory.staged, models_dir / DOWNLOADS / PARTS)
 
 
-# --- The small files, and the name ----------------------------------------------------------------
-
-
 def _fetch_small(remote: Remote, place: _Place, files: Sequence[RemoteFile]) -> Path:
     into = None
     if place.directory is not None:
@@ -205,9 +201,6 @@ def _finish_update(name: str, models_dir: Path | None, progress: ProgressListene
             update.finish(place.ready, place.target)
 
 
-# --- What is here, and whether there is room for the rest ----------------------------------------
-
-
 def _check_room(remote: Remote, place: _Place, missing: Iterable[RemoteFile]) -> None:
     need = sum(file.nbytes - bytes_here(place.part(file), file.nbytes) for file in missing)
     place.parts.mkdir(parents=True, exist_ok=True)
@@ -223,25 +216,6 @@ def _no_room(remote: Remote, place: _Place, need: int, free: int) -> NoPlaceForM
         hint="Free some space (`omlx-server rm`, `omlx-server cache trim`), or set models.dirs "
         "to a directory on another disk.",
     )
-
-
-# --- The large files -----------------------------------------------------------------------------
-
-
-class _Meter:
-    def __init__(self, progress: ProgressListener, total: int) -> None:
-        self._progress, self._total = progress, total
-        self._before = 0
-        self._told = 0.0
-
-    def tell(self, done_of_file: int) -> None:
-        now, done = time.monotonic(), self._before + done_of_file
-        if now - self._told >= _UPDATE_SECONDS or done >= self._total:
-            self._told = now
-            self._progress.update("verify", done, self._total)
-
-    def finish(self, nbytes: int) -> None:
-        self._before += nbytes
 
 
 def _fetch(
@@ -279,7 +253,7 @@ def _replace(
     came = _fetch(remote, place, damaged, progress, "download again", _Place.again)
     for file in damaged:
         new = place.again(file)
-        if _sha256_of(new) != file.sha256:
+        if _sha256_of(new, lambda nbytes: None) != file.sha256:
             new.unlink()
             raise FetchFailed(
                 f"{file.path} of {remote.repo_id} comes damaged from the hub",
@@ -290,20 +264,20 @@ def _replace(
 
 
 def _damaged(remote: Remote, place: _Place, progress: ProgressListener) -> list[RemoteFile]:
-    meter = _Meter(progress, sum(file.nbytes for file in remote.large))
-    damaged = []
-    for file in remote.large:
-        if _sha256_of(place.here(file), meter.tell) != file.sha256:
-            damaged.append(file)
-        meter.finish(file.nbytes)
-    return damaged
+    done, total = 0, sum(file.nbytes for file in remote.large)
+
+    def count(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        progress.update("verify", done, total)
+
+    return [file for file in remote.large if _sha256_of(place.here(file), count) != file.sha256]
 
 
-def _sha256_of(path: Path, report: Callable[[int], None] = lambda done: None) -> str:
-    digest, done = hashlib.sha256(), 0
+def _sha256_of(path: Path, count: Callable[[int], None]) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_HASH_BYTES):
             digest.update(chunk)
-            done += len(chunk)
-            report(done)
+            count(len(chunk))
     return digest.hexdigest()

@@ -5,7 +5,7 @@ Files of code and pickles are never downloaded.
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,8 +142,7 @@ class Hub:
         address = f"{self.endpoint or constants.ENDPOINT}/api/models/{repo_id}/tree/{commit}"
         url: str | None = f"{address}?recursive=true"
         while url is not None:
-            answer = get_session().get(url, headers=build_hf_headers(), timeout=_ASK_SECONDS)
-            hf_raise_for_status(answer)
+            answer = ask(url)
             yield from (RepoFile(**entry) for entry in answer.json() if entry["type"] == "file")
             url = answer.links.get("next", {}).get("url")
 
@@ -183,6 +182,14 @@ class Hub:
     def delete(self, repo_id: str) -> None:
         if os.path.lexists(self.folder(repo_id)):
             shutil.rmtree(self.folder(repo_id))
+
+
+def ask(url: str, query: Mapping[str, Any] | None = None) -> Any:
+    """Return the hub's answer. Raises errors of huggingface_hub."""
+    headers = build_hf_headers()
+    answer = get_session().get(url, params=query, headers=headers, timeout=_ASK_SECONDS)
+    hf_raise_for_status(answer)
+    return answer
 
 
 def repo_id_of(folder: Path) -> str:

@@ -42,17 +42,13 @@ def hub_name(text: str) -> HubName | None:
     if text.lower().startswith(_HUB_SCHEME):
         return _of_path(text[len(_HUB_SCHEME) :])
     address = _SCHEME.sub("", text, count=1)
-    for root in (*_HOSTS, *_mirror()):
+    mirror = _SCHEME.sub("", os.environ.get("HF_ENDPOINT", ""), count=1).rstrip("/").lower()
+    for root in filter(None, (*_HOSTS, mirror)):
         if f"{address}/".lower().startswith(f"{root}/"):
             path = address[len(root) :]
             return _of_path(re.split("[?#]", path, maxsplit=1)[0])
     repo_id, _, revision = text.partition("@")
     return _checked(repo_id, revision or MAIN) if not text.endswith("@") else None
-
-
-def _mirror() -> list[str]:
-    endpoint = _SCHEME.sub("", os.environ.get("HF_ENDPOINT", ""), count=1)
-    return [root] if (root := endpoint.rstrip("/").lower()) else []
 
 
 def _of_path(path: str) -> HubName | None:

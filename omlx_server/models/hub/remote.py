@@ -28,7 +28,10 @@ class RemoteFile:
             content = file.read_bytes() if file.stat().st_size == self.nbytes else None
         except OSError:
             return False
-        return content is not None and _blob_of(content) == self.blob
+        if content is None:
+            return False
+        head = f"blob {len(content)}\0".encode()
+        return hashlib.sha1(head + content, usedforsecurity=False).hexdigest() == self.blob
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,6 @@ def unfit_for_serving(config: Mapping[str, Any], kind: ModelKind) -> str:
         what = architecture_of(config) or config.get("model_type") or "something without a name"
         return f"is {what}: no model to chat, to embed or to rank"
     return ""
-
-
-def _blob_of(content: bytes) -> str:
-    head = f"blob {len(content)}\0".encode()
-    return hashlib.sha1(head + content, usedforsecurity=False).hexdigest()
 
 
 def _is_weights(name: str) -> bool:

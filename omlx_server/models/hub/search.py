@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from huggingface_hub import constants, get_session
+from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 
 from omlx_server.core.model_files.kind import kind_of
 from omlx_server.errors import FetchFailed, one_line
@@ -15,7 +14,6 @@ from omlx_server.models.hub.remote import unfit_for_serving
 
 _TAG = "mlx"
 _ASKED = ["config", "downloads", "gated", "safetensors"]
-_ASK_SECONDS = 15.0
 # Bits of an element by its type in safetensors.
 _BITS = {"BOOL": 8, "I8": 8, "U8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
 _BITS |= {"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64}
@@ -39,14 +37,7 @@ def search(text: str, most: int) -> list[HubModel]:
     query = {"search": text, "filter": _TAG, "sort": "downloads", "limit": most, "expand": _ASKED}
     try:
         # Not HfApi.list_models: it tries again for half a minute where there is no network.
-        answer = get_session().get(
-            f"{endpoint}/api/models",
-            params=query,
-            headers=build_hf_headers(),
-            timeout=_ASK_SECONDS,
-        )
-        hf_raise_for_status(answer)
-        return [_found(model) for model in answer.json()]
+        return [_found(model) for model in hub.ask(f"{endpoint}/api/models", query).json()]
     except (HfHubHTTPError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise FetchFailed(
             f"The hub can't search: {one_line(error)}", hint="Try again later."

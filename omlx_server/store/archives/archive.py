@@ -12,12 +12,21 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import Annotated, BinaryIO
+
+import msgspec
+from msgspec import Meta
 
 from omlx_server.core.blocks.block import Worth
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind
-from omlx_server.store.archives.tar import BadArchive, TarReader, TarWriter, size_of_tar
+from omlx_server.store.archives.tar import (
+    BadArchive,
+    TarReader,
+    end_of_tar,
+    size_of_tar,
+    tar_member,
+)
 from omlx_server.store.block_file import MAX_TOKENS, Corrupt, decode, encode
 from omlx_server.store.mediums.medium import Buffer, Name, nbytes_of
 
@@ -27,7 +36,6 @@ _KEY = b"omlx archive"
 _MANIFEST = "manifest.json"
 _MAX_MANIFEST_BYTES = 4 << 20  # for about 50,000 blocks
 _MAX_BLOCK_BYTES = 1 << 30
-_MAX_NUMBER = 1 << 48
 
 _ANY_FRONT = b'{\n "format": "omlx archive '
 _FRONT = _ANY_FRONT + f'{ARCHIVE_VERSION}",\n "digest": "'.encode()
@@ -99,14 +107,14 @@ def read_archive(source: BinaryIO, *, max_bytes: int) -> "Archive":
 def _parts(
     manifest: "Manifest", records: Sequence[Record], members: Sequence[ArchiveMember]
 ) -> Iterator[Buffer]:
-    tar = TarWriter()
-    yield from tar.add(_MANIFEST, [manifest.to_bytes()])
+    head = manifest.to_bytes()
+    yield from tar_member(_MANIFEST, [head])
     for number, (record, member) in enumerate(zip(records, members, strict=True)):
         parts = encode(record, member.load(), _KEY)
         if nbytes_of(parts) != member.nbytes:
             raise ValueError("a block is not of the size that was said")
-        yield from tar.add(_name(number, record.key), parts)
-    yield from tar.end()
+        yield from tar_member(_name(number, record.key), parts)
+    yield end_of_tar([len(head), *manifest.sizes.values()])
 
 
 class Archive:
@@ -152,7 +160,20 @@ class Rerooting:
         return moved
 
 
-# --- The manifest --------------------------------------------------------------------------------
+_Number = Annotated[int, Meta(ge=0, le=1 << 48)]
+_Bytes = Annotated[int, Meta(ge=0, le=_MAX_BLOCK_BYTES)]
+_Key = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class _Fields(msgspec.Struct):
+    namespace: str
+    model: str
+    block_size: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
+    created: _Number
+    tokens: _Number
+    blocks: _Number
+    states: _Number
+    members: dict[_Key, _Bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,32 +196,21 @@ class Manifest:
                 )
             raise BadArchive("its manifest is damaged")
         try:
-            manifest = cls._parsed(json.loads(data))
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+            fields = msgspec.json.decode(data, type=_Fields)
+        except (RecursionError, ValueError):
             raise BadArchive("its manifest is damaged") from None
+        manifest = cls(
+            ArchiveOrigin(fields.namespace, fields.model, fields.block_size, fields.created),
+            fields.tokens,
+            fields.blocks,
+            fields.states,
+            {BlockKey(bytes.fromhex(key)): nbytes for key, nbytes in fields.members.items()},
+        )
         if manifest.to_bytes() != data:
             raise BadArchive("its manifest is damaged")
         if not manifest.sizes:
             raise BadArchive("there is nothing in it")
         return manifest
-
-    @classmethod
-    def _parsed(cls, fields: Any) -> "Manifest":
-        return cls(
-            about=ArchiveOrigin(
-                _text(fields["namespace"]),
-                _text(fields["model"]),
-                _number(fields["block_size"], MAX_TOKENS),
-                _number(fields["created"]),
-            ),
-            tokens=_number(fields["tokens"]),
-            blocks=_number(fields["blocks"]),
-            checkpoints=_number(fields["states"]),
-            sizes={
-                _key(text): _number(nbytes, _MAX_BLOCK_BYTES)
-                for text, nbytes in fields["members"].items()
-            },
-        )
 
     def to_bytes(self) -> bytes:
         blank = self._text().encode()
@@ -289,23 +299,3 @@ def _planned(
 
 def _name(number: int, key: BlockKey) -> str:
     return f"blocks/{number:06}-{key.hex()}.safetensors"
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    value.encode()  # raises for a lone surrogate
-    return value
-
-
-def _key(text: str) -> BlockKey:
-    key = bytes.fromhex(text)
-    if len(key) != 32:
-        raise ValueError("not a key")
-    return BlockKey(key)
-
-
-def _number(value: object, limit: int = _MAX_NUMBER) -> int:
-    if type(value) is not int or not 0 <= value <= limit:
-        raise ValueError("not a number of ours")
-    return value

@@ -31,28 +31,20 @@ class BadArchive(Exception):
 
 
 def size_of_tar(sizes: Sequence[int]) -> int:
-    size = sum(_SECTOR + nbytes + _padding(nbytes) for nbytes in sizes)
-    return size + _end_bytes(size)
+    return _members_bytes(sizes) + len(end_of_tar(sizes))
 
 
-class TarWriter:
-    def __init__(self) -> None:
-        self._nbytes = 0
+def tar_member(name: str, parts: Sequence[Buffer]) -> list[Buffer]:
+    nbytes = nbytes_of(parts)
+    return [_header(name, nbytes), *parts, bytes(_padding(nbytes))]
 
-    def add(self, name: str, parts: Sequence[Buffer]) -> list[Buffer]:
-        nbytes = nbytes_of(parts)
-        return self._counted([_header(name, nbytes), *parts, bytes(_padding(nbytes))])
 
-    def end(self) -> list[Buffer]:
-        return self._counted([bytes(_end_bytes(self._nbytes))])
-
-    def _counted(self, parts: list[Buffer]) -> list[Buffer]:
-        self._nbytes += nbytes_of(parts)
-        return parts
+def end_of_tar(sizes: Sequence[int]) -> bytes:
+    return bytes(_end_bytes(_members_bytes(sizes)))
 
 
 class TarReader:
-    """Reads at most `max_bytes` of what TarWriter made. Raises BadArchive for anything else."""
+    """Reads at most `max_bytes` of a tar in this form. Raises BadArchive for anything else."""
 
     def __init__(self, source: BinaryIO, max_bytes: int) -> None:
         self._source = source
@@ -116,6 +108,10 @@ def _header(name: str, nbytes: int) -> bytes:
     info = tarfile.TarInfo(name)
     info.size, info.mode = nbytes, 0o600
     return info.tobuf(tarfile.USTAR_FORMAT)
+
+
+def _members_bytes(sizes: Sequence[int]) -> int:
+    return sum(_SECTOR + nbytes + _padding(nbytes) for nbytes in sizes)
 
 
 def _padding(nbytes: int) -> int:

@@ -29,8 +29,6 @@ class Disk:
         self._operations = operations
         self.kept: dict[Path, bytes] = {}
 
-    # A file
-
     def read(self, path: Path, limit: int, first: int | None = None) -> bytes | None:
         """Return the file, or its `first` bytes; None if it is missing. Raises MediumError for
         more than `limit` bytes and for anything but a regular file."""
@@ -78,8 +76,6 @@ class Disk:
         with suppress(FileNotFoundError, NotADirectoryError):
             self._operations.unlink(path)
 
-    # A directory
-
     def files(self, path: Path) -> Iterator[tuple[str, os.stat_result]]:
         for entry in self._entries(path):
             try:
@@ -114,8 +110,6 @@ class Disk:
             with suppress(FileNotFoundError):
                 return self._operations.free_bytes(path)
         raise FileNotFoundError(errno.ENOENT, "no directory is there", str(directory))
-
-    # Inside
 
     def _read_open(self, fd: int, size: int) -> bytes:
         parts: list[bytes] = []

@@ -42,34 +42,19 @@ class FileOperations:
     def open_shared(self, path: Path) -> int:
         return os.open(path, _SHARED, FILE_MODE)
 
-    def read(self, fd: int, size: int) -> bytes:
-        return os.read(fd, size)
-
-    def write(self, fd: int, data: memoryview) -> int:
-        """Return the number of bytes written, from the start of `data`."""
-        return os.write(fd, data)
-
-    def write_at(self, fd: int, data: bytes, offset: int) -> int:
-        return os.pwrite(fd, data, offset)
-
-    def truncate(self, fd: int, size: int) -> None:
-        os.ftruncate(fd, size)
-
-    def sync(self, fd: int) -> None:
-        os.fsync(fd)
-
-    def close(self, fd: int) -> None:
-        os.close(fd)
+    read = staticmethod(os.read)
+    write = staticmethod(os.write)
+    write_at = staticmethod(os.pwrite)
+    truncate = staticmethod(os.ftruncate)
+    sync = staticmethod(os.fsync)
+    close = staticmethod(os.close)
+    stat_open = staticmethod(os.fstat)
+    stat = staticmethod(Path.lstat)
+    remove_directory = staticmethod(Path.rmdir)
 
     def lock(self, fd: int, *, wait: bool) -> None:
         """Raises BlockingIOError if another process has the lock and not `wait`."""
         fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-
-    def stat_open(self, fd: int) -> os.stat_result:
-        return os.fstat(fd)
-
-    def stat(self, path: Path) -> os.stat_result:
-        return path.lstat()
 
     def scan(self, path: Path) -> list[os.DirEntry[str]]:
         with os.scandir(path) as entries:
@@ -89,9 +74,6 @@ class FileOperations:
 
     def make_directory(self, path: Path) -> None:
         path.mkdir(DIRECTORY_MODE)
-
-    def remove_directory(self, path: Path) -> None:
-        path.rmdir()
 
     def set_mtime(self, path: Path, when: float) -> None:
         os.utime(path, (when, when), follow_symlinks=False)

@@ -1,6 +1,7 @@
 """A medium in Redis or Valkey: one string per block. Owned by the I/O thread. Nothing is tried
 twice."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
@@ -36,7 +37,7 @@ class Redis:
     def __init__(self, url: str, *, timeout: float, ttl_seconds: int | None = None) -> None:
         # These win over the URL's: no retries, and no decoding of blocks as text.
         options = {
-            **parse_url(_redis_url(url)),  # type: ignore[no-untyped-call]
+            **parse_url(re.sub("^valkey", "redis", url)),  # type: ignore[no-untyped-call]
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
             "retry": Retry(NoBackoff(), 0),
@@ -83,10 +84,6 @@ class Redis:
     def close(self) -> None:
         with _translated():
             self._pool.disconnect()
-
-
-def _redis_url(url: str) -> str:
-    return f"redis{url.removeprefix('valkey')}" if url.startswith("valkey") else url
 
 
 def _key(name: Name) -> str:

@@ -149,7 +149,7 @@ def test_weights_are_float32_and_marked_for_mlx(starter_dir: Path) -> None:
 
 
 def test_all_tensors_of_a_small_model_come_back(tiny: Tiny, tmp_path: Path) -> None:
-    llama.convert(tiny.gguf, tmp_path, Silent())
+    llama.convert(tiny.gguf, tmp_path, {}, Silent())
     weights = load_file(tmp_path / "model.safetensors")
     assert weights.keys() == tiny.weights.keys()
     for name, expected in tiny.weights.items():
@@ -157,12 +157,12 @@ def test_all_tensors_of_a_small_model_come_back(tiny: Tiny, tmp_path: Path) -> N
 
 
 def test_weights_are_as_readable_as_the_other_files(tiny: Tiny, tmp_path: Path) -> None:
-    llama.convert(tiny.gguf, tmp_path, Silent())
+    llama.convert(tiny.gguf, tmp_path, {}, Silent())
     modes = {path.stat().st_mode for path in tmp_path.iterdir()}
     assert len(modes) == 1
 
 
 def test_epsilon_is_written_as_people_write_it(tiny: Tiny, tmp_path: Path) -> None:
-    llama.convert(tiny.gguf, tmp_path, Silent())
+    llama.convert(tiny.gguf, tmp_path, {}, Silent())
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["rms_norm_eps"] == 1e-05
