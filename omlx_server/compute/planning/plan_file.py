@@ -3,13 +3,13 @@ libraries and format of caches. An unreadable file only costs new probes. Mlx th
 
 import logging
 import math
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model import notes
+from omlx_server.compute.model.fingerprint import libraries
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.calibrate import calibrating
 from omlx_server.compute.planning.model_shape import scheme_of, shape_of, structural_shape
@@ -49,10 +49,9 @@ def planning(
 
 def key_of(loaded: LoadedModel) -> str:
     scheme = scheme_of(loaded)
-    libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"
     return "; ".join(
-        [_FORMAT, loaded.fingerprint, device.name(), *libraries, caches, loaded.dims.dtype]
+        [_FORMAT, loaded.fingerprint, device.name(), *libraries(), caches, loaded.dims.dtype]
     )
 
 
