@@ -10,6 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from omlx_server.compute.attention.all_to_all import encoder_shape
 from omlx_server.compute.vision.towers.blocks import (
     EPS,
     Parts,
@@ -29,7 +30,7 @@ from omlx_server.compute.vision.towers.grids import (
     rotary_angles,
     window_order,
 )
-from omlx_server.compute.vision.towers.slices import Slices, encoder_shape
+from omlx_server.compute.vision.towers.slices import Slices
 from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
 
