@@ -115,7 +115,7 @@ def begin_decode(caches: Caches) -> None:
 
 def forked(caches: Caches, count: int, boundary: int, runs: Runs) -> list[Caches]:
     """Return solo caches of `count` sequences, which share the tokens before `boundary` if many."""
-    shared = [leaf for leaf in leaves(caches) if codec_of(leaf).by_reference and not leaf.empty()]
+    shared = [leaf for leaf in _referring(caches) if not leaf.empty()]
     if not shared or boundary - shared[0].first <= runs.least:
         return [caches, *(replaced(caches, _twin) for _ in range(count - 1))]
     segment = Segment(runs.of(tuple(leaf.strip(0) for leaf in shared)), shared[0].first, boundary)
@@ -132,24 +132,28 @@ def _twin(leaf: Cache) -> Cache:
 
 def leave(batch: Caches) -> None:
     """Hand over what blocks and rows refer to, before a batch is dropped."""
-    for leaf in leaves(batch):
-        codec_of(leaf).leave(leaf)
+    for leaf in _referring(batch):
+        leaf.leave()
 
 
 def rejoin(caches: Caches) -> None:
     """Let blocks refer again to solo caches whose merge failed."""
-    for leaf in leaves(caches):
-        codec_of(leaf).rejoin(leaf)
+    for leaf in _referring(caches):
+        leaf.rejoin()
 
 
 def lose(caches: Caches) -> None:
-    for leaf in leaves(caches):
-        codec_of(leaf).lose(leaf)
+    for leaf in _referring(caches):
+        leaf.lose()
 
 
 def lost_rows(caches: Caches) -> set[int]:
     """Return the rows of a batch that refer to lost tokens; 0 for solo caches."""
-    return {row for leaf in leaves(caches) for row in codec_of(leaf).lost_rows(leaf)}
+    return {row for leaf in _referring(caches) for row in leaf.lost_rows()}
+
+
+def _referring(caches: Caches) -> list[Cache]:
+    return [leaf for leaf in leaves(caches) if codec_of(leaf).by_reference]
 
 
 def merge(rows: Sequence[Caches]) -> Caches:

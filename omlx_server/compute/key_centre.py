@@ -8,7 +8,6 @@ pieces at many positions because of RoPE.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,8 +15,8 @@ from mlx_lm.models.cache import create_attention_mask
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
-from omlx_server.compute.kv.caches import PackedKV, PackedKVCache
-from omlx_server.compute.kv.schemes.base import Arrays, Mask
+from omlx_server.compute.kv.caches import PackedKVCache
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme
 from omlx_server.compute.kv.schemes.plain import Plain
 
 _POSITIONS = (0, 64, 200, 500, 1000, 2000, 4000, 8000)  # of each piece's first token
@@ -59,22 +58,15 @@ class _Listener(Plain):
 
 
 class _Piece(PackedKVCache):
-    """A cache for one piece at the positions after `offset`."""
+    """A cache for one piece, whose positions begin at `first`."""
 
-    def __init__(self, scheme: Any, offset: int) -> None:
+    def __init__(self, scheme: Scheme, first: int) -> None:
         super().__init__(scheme)
-        self._position = offset
+        self._first = first
 
     @property
-    def offset(self) -> int:
-        return self._position
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[PackedKV, PackedKV]:
-        count = keys.shape[2]
-        self.put(self.scheme.quantize_keys(keys), self.scheme.quantize_values(values), count)
-        self._position += count
-        self._dtype = keys.dtype
-        return self.keys_and_values()
+    def first(self) -> int:
+        return self._first
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         mask: Mask = create_attention_mask(

@@ -176,7 +176,7 @@ class BlockCodec:
                 assert checkpoint is not None, "a recurrent layer needs its checkpoint"
                 codec.join(leaf, [checkpoint.leaves()[number]], stop)
             elif number in adopted:
-                codec.adopt(leaf, adopted[number], stop)
+                leaf.adopt(adopted[number], stop)
             elif number in referring:
                 codec.join_behind(leaf, referring[number], behind.of(number, first), stop)
             else:

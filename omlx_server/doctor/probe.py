@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from omlx_server.compute import FAST_BLAS
 from omlx_server.compute.hardware import device
-from omlx_server.compute.hardware.machine import ram_bytes
+from omlx_server.compute.hardware.heap import ram_bytes
 from omlx_server.doctor.software import Device
 
 

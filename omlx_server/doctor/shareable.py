@@ -14,7 +14,7 @@ from typing import Any
 
 from omlx_server import __version__
 from omlx_server.compute.hardware import device
-from omlx_server.compute.hardware.machine import ram_bytes
+from omlx_server.compute.hardware.heap import ram_bytes
 from omlx_server.doctor.finding import Finding, Level
 
 SCHEMA = 1

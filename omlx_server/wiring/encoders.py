@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from omlx_server.api.models.served_model import ServedEmbedder, ServedReranker
 from omlx_server.compute.embed.batch import Work as Slices
-from omlx_server.compute.embed.cross_encoder import CrossEncoder
-from omlx_server.compute.embed.embedder import Embedder
+from omlx_server.compute.embed.embedder import CrossEncoder, Embedder
 from omlx_server.compute.embed.files import read_object
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.model_files.kind import ENCODERS, ModelKind, architecture_of

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 from omlx_server.api.models.image_reader import ImageReader, TextOnly
 from omlx_server.api.models.served_model import RERANKING, Served, ServedModel
-from omlx_server.compute.embed.cross_encoder import CrossEncoder
-from omlx_server.compute.embed.embedder import Embedder
+from omlx_server.compute.embed.embedder import CrossEncoder, Embedder
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.hardware import heap
 from omlx_server.compute.model.fingerprint import file_states, together_fingerprint

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.hardware import device
-from omlx_server.compute.hardware.machine import ram_bytes
+from omlx_server.compute.hardware.heap import ram_bytes
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.model.notes import Allowed, always
 from omlx_server.compute.planning.model_shape import shape_of, structural_shape

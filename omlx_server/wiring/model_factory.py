@@ -11,10 +11,9 @@ from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.kv.schemes.base import Scheme
-from omlx_server.compute.model.fingerprint import fingerprint
+from omlx_server.compute.model.fingerprint import fingerprint, system_fingerprint
 from omlx_server.compute.model.loader import LoadedModel, loading
 from omlx_server.compute.model.pairing import check_can_draft, paired
-from omlx_server.compute.model.system_fingerprint import system_fingerprint
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
 from omlx_server.compute.planning.step_costs import forward_of, forward_of_heads, measuring
 from omlx_server.compute.quantise import make_scheme

@@ -8,7 +8,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.planning.filled import filled, one_token
+from omlx_server.compute.planning.probe import filled, one_token
 from omlx_server.compute.prefill import Prefilled
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Join, SequenceId

@@ -10,7 +10,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.filled import filled, one_token
+from omlx_server.compute.planning.probe import filled, one_token
 from omlx_server.compute.prefill import Prefilled
 from omlx_server.core.memory.kv import GROWTH, Keeps
 from omlx_server.core.memory.shape import ModelShape

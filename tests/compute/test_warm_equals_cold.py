@@ -20,7 +20,7 @@ from omlx_server.compute.codecs.base import Cache, CacheRow
 from omlx_server.compute.codecs.kv import KVCodec
 from omlx_server.compute.codecs.registry import BY_CLASS
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.planning.filled import layers_of
+from omlx_server.compute.planning.probe import layers_of
 from omlx_server.compute.row_ends import verifies_drafts
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.cache_layout import LayerKind

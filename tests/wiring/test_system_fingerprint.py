@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 from msgspec.structs import replace
 
-from omlx_server.compute.model import system_fingerprint
+from omlx_server.compute.model import fingerprint
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.settings.sections import KvCacheSettings
@@ -67,5 +67,5 @@ def test_another_form_of_keys_and_values_has_another_name(model: Path) -> None:
 
 def test_another_version_has_another_name(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = name_of(model)
-    monkeypatch.setattr(system_fingerprint, "__version__", "0.0.0")
+    monkeypatch.setattr(fingerprint, "__version__", "0.0.0")
     assert name_of(model) != before

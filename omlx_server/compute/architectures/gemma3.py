@@ -1,10 +1,6 @@
 """Gemma 3 with a vision tower."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import mlx.core as mx
-import mlx.nn as nn
 from mlx_lm.models import gemma3
 
 Weights = dict[str, mx.array]
@@ -27,8 +23,3 @@ class Gemma3Model(gemma3.Model):  # type: ignore[misc]
                 named[name] = array
         sane: Weights = super().sanitize(named)
         return sane
-
-
-def classes(config: Mapping[str, Any]) -> tuple[type[nn.Module], type[Any]] | None:
-    """Return the classes for mlx-lm's `load_model`, or None for other models."""
-    return (Gemma3Model, gemma3.ModelArgs) if config.get("model_type") == "gemma3" else None

@@ -1,6 +1,5 @@
 """The language model of Idefics3 and SmolVLM: llama under other names, absent from mlx-lm."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +57,3 @@ class Idefics3Model(nn.Module):
     @property
     def layers(self) -> Any:
         return self.language_model.layers
-
-
-def classes(config: Mapping[str, Any]) -> tuple[type[nn.Module], type[ModelArgs]] | None:
-    """Return the classes for mlx-lm's `load_model`, or None for other models."""
-    matches = config.get("model_type") in ("idefics3", "smolvlm")
-    return (Idefics3Model, ModelArgs) if matches else None

@@ -7,9 +7,9 @@ import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 
-from omlx_server.compute.architectures.grouped_mask import GroupedMaskKVCache
 from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
 from omlx_server.compute.kv.schemes.plain import Plain
+from omlx_server.compute.kv.whole import GroupedMaskKVCache
 
 # Architectures that answer wrongly in a batch, whose rows are padded on the left, and why.
 SERVED_ALONE: Mapping[str, str] = {

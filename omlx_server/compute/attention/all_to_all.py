@@ -5,6 +5,7 @@ from functools import partial
 import mlx.core as mx
 
 from omlx_server.compute.hardware import device_policy
+from omlx_server.core.memory.encoder import EncoderShape
 
 MOST_SCORES = 1 << 26  # 256 MB in float32; a text of 8,192 tokens has 4 GB with 16 heads
 
@@ -29,6 +30,23 @@ def attend(
         pieces.append(attention(q[:, :, i : i + rows], k, v))
         mx.eval(pieces[-1])
     return mx.concatenate(pieces, axis=2)
+
+
+def encoder_shape(
+    layers: int, hidden: int, intermediate: int, heads: int, width: int
+) -> EncoderShape:
+    """Return the shape of an encoder with this attention, whose numbers have `width` bytes."""
+    return EncoderShape(
+        layers,
+        hidden,
+        intermediate,
+        heads,
+        heads,
+        hidden // heads,
+        width,
+        causal=False,
+        most_scores=MOST_SCORES,
+    )
 
 
 def _padded(array: mx.array, width: int) -> mx.array:

@@ -10,7 +10,7 @@ from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import together_fingerprint
 from omlx_server.compute.model.loader import LoadedModel, open_model, reading_model, weight_bytes
-from omlx_server.compute.planning.filled import one_token
+from omlx_server.compute.planning.probe import one_token
 from omlx_server.compute.row_ends import verifies_drafts
 from omlx_server.core.work import Work
 

@@ -48,7 +48,7 @@ class Codec:
     # A recurrent state: rows can't be padded on the right, unless a test shows it
     # (compute/row_ends.py), and a row without a state can't be merged with others.
     recurrent = False
-    by_reference = False  # blocks and rows can refer to its buffers
+    by_reference = False  # caches of ours: blocks and rows can refer to their buffers
     cuts_back = False  # has `cut_back`
     cuts_rows_cheaply = False  # `cut_back` of different numbers of tokens is cheap
     puts_rows_back = True  # `undo` puts some rows back while others go on
@@ -104,19 +104,6 @@ class Codec:
         """Return whether a sequence should take over an ended one's buffers."""
         return False
 
-    def adopt(self, fresh: Cache, strip: Strip, tokens: int) -> None:
-        """Let the `fresh` cache continue after the first tokens of an idle strip."""
-        raise NotImplementedError
-
-    def leave(self, cache: Cache) -> None: ...
-    def rejoin(self, cache: Cache) -> None:
-        """Let blocks refer again to a solo cache whose merge failed."""
-
-    def lost_rows(self, cache: Cache) -> Sequence[int]:
-        """Return the rows that refer to lost tokens; 0 for a solo cache."""
-        return ()
-
-    def lose(self, cache: Cache) -> None: ...
     def scheme(self, cache: Cache) -> Scheme | None:
         return None
 

@@ -5,10 +5,6 @@ from dataclasses import replace
 
 import mlx.core as mx
 
-from omlx_server.compute.architectures.grouped_mask import (
-    GroupedMaskKVCache,
-    GroupedMaskRowsKVCache,
-)
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow
 from omlx_server.compute.codecs.kv import KVCodec
@@ -18,7 +14,12 @@ from omlx_server.compute.kv.rows import RowsKVCache
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.kv.spans import Spans, Strip
-from omlx_server.compute.kv.whole import WholeKVCache, WholeRowsKVCache
+from omlx_server.compute.kv.whole import (
+    GroupedMaskKVCache,
+    GroupedMaskRowsKVCache,
+    WholeKVCache,
+    WholeRowsKVCache,
+)
 from omlx_server.core.memory.kv import Keeps, LayerKv
 
 
@@ -40,9 +41,6 @@ class QuantizedKVCodec(KVCodec):
             cache.cut_back(counts)
         else:
             cache.trim(counts[0])
-
-    def finalize(self, cache: RowsKVCache) -> None:
-        cache.finalize()
 
     def describe(self, fresh: Cache) -> str:
         return str(fresh.scheme.name)
@@ -76,25 +74,9 @@ class QuantizedKVCodec(KVCodec):
         widens = fresh.scheme.is_fused and strip.holder.keys[0].dtype != mx.float32
         return widens or _gets_arrays(fresh)
 
-    def adopt(self, fresh: PackedKVCache, strip: Strip, tokens: int) -> None:
-        fresh.adopt(strip, tokens)
-
     def layer_kv(self, cache: PackedKVCache) -> LayerKv:
         latent = isinstance(cache, LatentKVCache)
         return replace(super().layer_kv(cache), reads_padding=_gets_arrays(cache), latent=latent)
-
-    def leave(self, cache: PackedKVCache | RowsKVCache) -> None:
-        if isinstance(cache, RowsKVCache):
-            cache.leave()
-
-    def rejoin(self, cache: PackedKVCache) -> None:
-        cache.rejoin()
-
-    def lost_rows(self, cache: PackedKVCache | RowsKVCache) -> list[int]:
-        return cache.lost_rows()
-
-    def lose(self, cache: PackedKVCache | RowsKVCache) -> None:
-        cache.lose()
 
 
 def _gets_arrays(cache: PackedKVCache) -> bool:

@@ -6,7 +6,7 @@ from copy import copy
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.attention.all_to_all import MOST_SCORES, attend
+from omlx_server.compute.attention.all_to_all import attend, encoder_shape
 from omlx_server.compute.embed.batch import Batch, Forward
 from omlx_server.compute.embed.config import EncoderConfig
 from omlx_server.compute.embed.gelu import gelu
@@ -73,16 +73,6 @@ class Output(TypedModule):
         return normed
 
 
-class BertAttention(TypedModule):
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.self = SelfAttention(config)
-        self.output = Output(config.hidden, config)
-
-    def __call__(self, x: mx.array, mask: mx.array | None) -> mx.array:
-        return self.output(self.self(x, mask), x)
-
-
 class Dense(TypedModule):
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__()
@@ -95,20 +85,16 @@ class Dense(TypedModule):
 class BertLayer(TypedModule):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.attention = BertAttention(config)
+        self.attention = TypedModule()
+        self.attention.self = SelfAttention(config)
+        self.attention.output = Output(config.hidden, config)
         self.intermediate = Dense(config.hidden, config.intermediate)
         self.output = Output(config.intermediate, config)
         self._activation = _ACTIVATIONS[config.activation]
 
     def __call__(self, x: mx.array, mask: mx.array | None) -> mx.array:
-        attended = self.attention(x, mask)
+        attended = self.attention.output(self.attention.self(x, mask), x)
         return self.output(self._activation(self.intermediate(attended)), attended)
-
-
-class BertStack(TypedModule):
-    def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.layer = [BertLayer(config) for _ in range(config.layers)]
 
 
 class Encoder(TypedModule):
@@ -117,7 +103,8 @@ class Encoder(TypedModule):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
         self.embeddings = BertEmbeddings(config)
-        self.encoder = BertStack(config)
+        self.encoder = TypedModule()
+        self.encoder.layer = [BertLayer(config) for _ in range(config.layers)]
         self._config = config
 
     def shallow(self, layers: int) -> "Encoder":
@@ -127,18 +114,8 @@ class Encoder(TypedModule):
         return first
 
     def shape(self, width: int) -> EncoderShape:
-        config = self._config
-        return EncoderShape(
-            layers=len(self.encoder.layer),
-            hidden=config.hidden,
-            intermediate=config.intermediate,
-            heads=config.heads,
-            kv_heads=config.heads,
-            head_dim=config.hidden // config.heads,
-            width=width,
-            causal=False,
-            most_scores=MOST_SCORES,
-        )
+        config, layers = self._config, len(self.encoder.layer)
+        return encoder_shape(layers, config.hidden, config.intermediate, config.heads, width)
 
     def run(self, batch: Batch, slice_tokens: int) -> Forward:
         hidden = self.embeddings(batch)

@@ -14,8 +14,13 @@ from omlx_server.compute.embed.batch import Backbone
 from omlx_server.compute.embed.bert import BertRanker, Encoder, RobertaRanker
 from omlx_server.compute.embed.body import BackboneEncoder, Head, PassSize
 from omlx_server.compute.embed.config import EncoderConfig
-from omlx_server.compute.embed.cross_encoder import CrossEncoder, relevance
-from omlx_server.compute.embed.embedder import Embedder, InputLimits, pooled
+from omlx_server.compute.embed.embedder import (
+    CrossEncoder,
+    Embedder,
+    InputLimits,
+    pooled,
+    relevance,
+)
 from omlx_server.compute.embed.files import max_tokens_in, modules_in, read_object
 from omlx_server.compute.embed.pooling import Mode, Pooling, read_pooling
 from omlx_server.compute.embed.probe import planning

@@ -11,6 +11,7 @@ from mlx_lm.models.cache import KVCache
 from mlx_lm.models.qwen3 import ModelArgs, Qwen3Model
 
 from omlx_server.compute.embed.batch import Batch, Forward
+from omlx_server.compute.weights.filling import quantise_like
 from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.model_files.quantization import own_quantization
 from omlx_server.errors import ModelUnavailable, one_line
@@ -63,20 +64,6 @@ def make_body(config: Mapping[str, Any], weights: Mapping[str, mx.array]) -> nn.
         body: nn.Module = Qwen3Model(ModelArgs.from_dict(dict(config)))
     except (TypeError, ValueError, KeyError) as error:
         raise ModelUnavailable(f"config.json: {one_line(error)}") from error
-    if quantization := own_quantization(config):
-        _quantise(body, quantization, weights)
+    if own_quantization(config):
+        quantise_like(body, weights)
     return body
-
-
-def _quantise(
-    body: nn.Module, quantization: Mapping[str, Any], weights: Mapping[str, mx.array]
-) -> None:
-
-    def format_of(path: str, module: nn.Module) -> Any:
-        layer = quantization.get(f"model.{path}", quantization.get(path))
-        return f"{path}.scales" in weights and (layer or True)
-
-    common = {
-        key: quantization[key] for key in ("group_size", "bits", "mode") if key in quantization
-    }
-    nn.quantize(body, **common, class_predicate=format_of)

@@ -1,12 +1,15 @@
-"""The memory of this process. Any thread."""
+"""The memory of this process, and of its machine or container. Any thread."""
 
 import ctypes
 import gc
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
 _LIBC = ctypes.CDLL(None)
 _PROCESS = psutil.Process()
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def resident_bytes() -> int:
@@ -30,3 +33,15 @@ def collect_cycles() -> None:
 def freeze() -> None:
     """Exempt all present objects from collections until `collect_cycles`."""
     gc.freeze()
+
+
+def ram_bytes() -> int:
+    """Return the bytes of RAM of the machine or the container."""
+    total = int(psutil.virtual_memory().total)
+    return min([total, *filter(None, map(_cgroup_limit, _CGROUP_LIMITS))])
+
+
+def _cgroup_limit(path: str) -> int | None:
+    with suppress(OSError, ValueError):
+        return int(Path(path).read_text())
+    return None

@@ -48,7 +48,8 @@ class PackedKVCache:
         self.own_tokens, self.spans = tokens, spans
 
     def adopt(self, strip: Strip, tokens: int) -> None:
-        """Continue an idle strip that begins with token 0. The cache must be empty."""
+        """Continue after the first tokens of an idle strip that begins with token 0. The cache
+        must be empty."""
         assert isinstance(strip.holder, Buffers) and strip.holder.is_idle and not strip.first
         self._buffers, self._strip, self.own_tokens = strip.holder, ref(strip), tokens
         self._buffers.owner = ref(self)
@@ -87,9 +88,6 @@ class PackedKVCache:
 
     def empty(self) -> bool:
         return not (self.keys or self.spans)
-
-    def is_trimmable(self) -> bool:
-        return True
 
     def trim(self, n: int) -> int:
         """Forget up to n last tokens and return their number."""
@@ -146,6 +144,7 @@ class PackedKVCache:
             self._strip = ref(strip)
         return strip
 
+    def leave(self) -> None: ...
     def rejoin(self) -> None:
         strip = living(self._strip)
         if strip is not None:

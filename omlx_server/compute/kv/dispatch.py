@@ -10,10 +10,10 @@ from omlx_server.compute.attention import by_powers
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.caches import PackedKV
 from omlx_server.compute.kv.latent import RotatedScores
-from omlx_server.compute.kv.row_groups import RowGroup
+from omlx_server.compute.kv.row_groups import GroupPart, RowGroup
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked, shared_array
 from omlx_server.compute.kv.schemes.base import Scheme, Scoring
-from omlx_server.compute.kv.span_attention import Tails, attend_in_parts, attend_joined
+from omlx_server.compute.kv.span_attention import attend_in_parts, attend_joined
 from omlx_server.core.memory.shape import FEW_QUERIES
 
 
@@ -48,7 +48,7 @@ class Dispatch:
 def _attended(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring) -> mx.array:
     if not k.spans:
         return k.scheme.attend(q, k.arrays, v.arrays, **scoring)
-    tails = Tails(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
+    tails = GroupPart(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
     if isinstance(scoring["mask"], mx.array) or not _is_in_parts(q, k.scheme):
         return attend_joined(q, tails, k.scheme, scoring)
     return attend_in_parts(q, [(tails, scoring["mask"])], k.scheme, scoring)
@@ -57,10 +57,10 @@ def _attended(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring) -> mx.arr
 def _by_groups(q: mx.array, k: RowsKV, v: RowsKV, scoring: Scoring) -> mx.array:
     count, scheme = q.shape[2], k.scheme
     masks = _row_masks(scoring["mask"], count)
-    answers, order, with_spans = list[mx.array](), list[int](), list[tuple[RowGroup, Tails]]()
+    answers, order, with_spans = list[mx.array](), list[int](), list[tuple[RowGroup, GroupPart]]()
     for (group, keys), (_, values) in zip(k.groups, v.groups, strict=True):
         if group.has_spans:
-            with_spans.append((group, Tails(keys, values, group.lengths, group.spans)))
+            with_spans.append((group, GroupPart(keys, values, group.lengths, group.spans)))
             continue
         [queries] = picked((q,), group.rows)
         seen = masks.of(count, group.lengths)

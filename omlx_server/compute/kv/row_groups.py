@@ -10,19 +10,20 @@ import numpy as np
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Arrays
-from omlx_server.compute.kv.spans import Buffers, Spans, Strip, end_of
+from omlx_server.compute.kv.spans import Buffers, Spans, Strip, end_of, living
 from omlx_server.core.memory.kv import places, places_with_room, reach
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPart:
-    """Rows that enter a group: buffers [R, H, C, F], or () before the first token."""
+    """Rows' own tokens behind their `spans`: buffers [R, H, C, F] with lengths[i] tokens of row i,
+    () before the first token. Rows that enter a group bring `strips`."""
 
     keys: Arrays
     values: Arrays
     lengths: tuple[int, ...]
     spans: tuple[Spans, ...]
-    strips: tuple[Strip | None, ...]
+    strips: tuple[Strip | None, ...] = ()
 
 
 class RowGroup:
@@ -117,8 +118,7 @@ class RowGroup:
                 strip.lose()
 
     def _living(self, place: int) -> Strip | None:
-        reference = self._strips[place]
-        strip = reference() if reference is not None else None
+        strip = living(self._strips[place])
         if strip is None or strip.holder is not self or strip.place != place:
             return None
         return strip

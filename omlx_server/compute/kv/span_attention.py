@@ -5,27 +5,17 @@ tails. Many queries on plain numbers join a row's pieces instead, for MLX's fuse
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme, Scoring, views
+from omlx_server.compute.kv.row_groups import GroupPart
+from omlx_server.compute.kv.schemes.base import Mask, Scheme, Scoring, views
 from omlx_server.compute.kv.schemes.partial import Partial
-from omlx_server.compute.kv.spans import Spans, joined
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tails:
-    """The tails of rows: buffers [R, H, C, F] with lengths[i] tokens of row i."""
-
-    keys: Arrays
-    values: Arrays
-    lengths: tuple[int, ...]
-    spans: tuple[Spans, ...]
+from omlx_server.compute.kv.spans import joined
 
 
 def attend_in_parts(
-    queries: mx.array, tails: Sequence[tuple[Tails, Mask]], scheme: Scheme, scoring: Scoring
+    queries: mx.array, tails: Sequence[tuple[GroupPart, Mask]], scheme: Scheme, scoring: Scoring
 ) -> mx.array:
     """Attend spans and tails separately: queries [R, Hq, L, D] to [R, Hq, L, Dv]. Masks are over
     the tails."""
@@ -43,7 +33,7 @@ def attend_in_parts(
 
 
 def _of_spans(
-    queries: mx.array, tails: Sequence[tuple[Tails, Mask]], scheme: Scheme, scale: float
+    queries: mx.array, tails: Sequence[tuple[GroupPart, Mask]], scheme: Scheme, scale: float
 ) -> list[tuple[list[int], Partial]]:
     by_key, rows_of = {}, dict[tuple[int, int, int], list[int]]()
     for row, spans in enumerate(spans for tail, _ in tails for spans in tail.spans):
@@ -64,7 +54,9 @@ def _folded(queries: mx.array) -> mx.array:
     return queries.swapaxes(0, 1).reshape(1, heads, rows * length, dim)
 
 
-def attend_joined(queries: mx.array, tails: Tails, scheme: Scheme, scoring: Scoring) -> mx.array:
+def attend_joined(
+    queries: mx.array, tails: GroupPart, scheme: Scheme, scoring: Scoring
+) -> mx.array:
     """Join each row's pieces and attend: queries [R, Hq, L, D] to [R, Hq, L, Dv]."""
     answers = []
     for row, (length, spans) in enumerate(zip(tails.lengths, tails.spans, strict=True)):

@@ -1,4 +1,4 @@
-"""The fingerprint of a model: SHA-256 over its JSON files, Jinja templates and weights.
+"""The fingerprint of a model: SHA-256 over its JSON files, Jinja templates and weights. Any thread.
 
 Blocks on disk need one of all weight bytes. A file's digest is noted, and holds while its size,
 times, inode and samples stay. Samples are enough for blocks in memory.
@@ -6,9 +6,13 @@ times, inode and samples stay. Samples are enough for blocks in memory.
 
 import hashlib
 import logging
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from omlx_server import __version__
+from omlx_server.compute.hardware import device
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.notes import Allowed, always, read, write
 from omlx_server.compute.weights.files import weight_files
 
@@ -16,6 +20,7 @@ _log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 1 << 16
 _SAMPLES_PER_FILE = 64
 _LONG_BYTES = 4 << 30
+_DIGITS = 12
 
 
 def fingerprint(
@@ -45,6 +50,19 @@ def file_states(path: Path) -> dict[str, list[int]]:
 
 def together_fingerprint(target: str, drafter: str) -> str:
     return hashlib.sha256(f"{target}\0{drafter}".encode()).hexdigest()
+
+
+def system_fingerprint(path: Path, scheme: Scheme | None) -> str:
+    """Return OpenAI's `system_fingerprint`: equal where equal requests are computed alike. Raises
+    OSError."""
+    parts = [fingerprint(path), scheme.name if scheme else "plain", device.name()]
+    parts += [f"omlx_server {__version__}", *libraries()]
+    return f"fp_{hashlib.sha256('; '.join(parts).encode()).hexdigest()[:_DIGITS]}"
+
+
+def libraries() -> list[str]:
+    """Return the names and versions of the libraries that compute."""
+    return [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
 
 
 def _state(file: Path) -> list[int]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx_lm.utils import infer_quant_config
 
 from omlx_server.compute.architectures.heads import (
     STYLES,
@@ -20,6 +19,7 @@ from omlx_server.compute.architectures.special import architecture_of
 from omlx_server.compute.caches import new_caches
 from omlx_server.compute.codecs.registry import codec_of
 from omlx_server.compute.weights.files import lazy_weights
+from omlx_server.compute.weights.filling import quantise_like
 
 Weights = dict[str, mx.array]
 
@@ -36,7 +36,7 @@ def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Heade
     heads = _new_heads(model, style)
     weights = _convert(model, style, named, stored)
     if "quantization" in config:
-        _quantise(heads, weights)
+        quantise_like(heads, weights)
     heads.load_weights(list(weights.items()))
     heads.eval()
     caches = list(enumerate(new_caches(model)))
@@ -114,14 +114,3 @@ def _stack_experts(weights: Weights) -> Weights:
             [experts[key] for key in sorted(experts)]
         )
     return stacked
-
-
-def _quantise(heads: PredictionHeads, weights: Weights) -> None:
-
-    def packed(path: str, module: nn.Module) -> bool | dict[str, Any]:
-        if not hasattr(module, "to_quantized") or f"{path}.scales" not in weights:
-            return False
-        quantization: dict[str, Any] = infer_quant_config(path, module, weights)
-        return quantization
-
-    nn.quantize(heads, class_predicate=packed)

@@ -9,11 +9,13 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
+from mlx_lm.models import gemma3
 from mlx_lm.utils import _get_classes, load_model
 
 from omlx_server.compute.adapters.adapters import AdapterStore
-from omlx_server.compute.architectures import gemma3, idefics3
+from omlx_server.compute.architectures.gemma3 import Gemma3Model
 from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.architectures.idefics3 import Idefics3Model, ModelArgs
 from omlx_server.compute.architectures.pair import members
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
@@ -34,6 +36,13 @@ from omlx_server.core.work import Work, finish
 from omlx_server.errors import ModelUnavailable
 
 _log = logging.getLogger(__name__)
+
+# Classes of our own for mlx-lm's `load_model`, by `model_type`.
+_OWN: Mapping[str, tuple[type[nn.Module], Any]] = {
+    "gemma3": (Gemma3Model, gemma3.ModelArgs),
+    "idefics3": (Idefics3Model, ModelArgs),
+    "smolvlm": (Idefics3Model, ModelArgs),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +175,7 @@ def open_model(
     def classes(config: dict[str, Any]) -> tuple[Callable[[Any], nn.Module], Any]:
         if quantization := own_quantization(config):
             config["quantization"] = quantization
-        make_model, args = (
-            idefics3.classes(config) or gemma3.classes(config) or _get_classes(config)
-        )
+        make_model, args = _OWN.get(str(config.get("model_type"))) or _get_classes(config)
         return (make_model if tell is None else _telling(make_model, tell)), args
 
     try:

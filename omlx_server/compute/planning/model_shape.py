@@ -9,7 +9,7 @@ from omlx_server.compute.kv.schemes import affine_tiles, turboquant_tiles
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel, ModelDims
-from omlx_server.compute.planning.filled import layers_of
+from omlx_server.compute.planning.probe import layers_of
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.shape import ModelShape, TileSizes
 

@@ -3,13 +3,13 @@ libraries and format of caches. An unreadable file only costs new probes. Mlx th
 
 import logging
 import math
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model import notes
+from omlx_server.compute.model.fingerprint import libraries
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.calibrate import calibrating
 from omlx_server.compute.planning.model_shape import scheme_of, shape_of, structural_shape
@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 # To be changed whenever the columns of the coefficients change.
 _FORMAT = "5"
+_NAMES = ["alone.wide", "alone.deep", "together.wide", "together.deep", "layers", "head", "copies"]
 
 
 def planner_for(loaded: LoadedModel, file: Path | None = None) -> Planner:
@@ -49,39 +50,28 @@ def planning(
 
 def key_of(loaded: LoadedModel) -> str:
     scheme = scheme_of(loaded)
-    libraries = [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
     caches = scheme.name if scheme else "plain"
     return "; ".join(
-        [_FORMAT, loaded.fingerprint, device.name(), *libraries, caches, loaded.dims.dtype]
+        [_FORMAT, loaded.fingerprint, device.name(), *libraries(), caches, loaded.dims.dtype]
     )
 
 
 def _plain(coefficients: Coefficients) -> dict[str, list[float]]:
-    return {
-        "alone.wide": list(coefficients.alone.wide),
-        "alone.deep": list(coefficients.alone.deep),
-        "together.wide": list(coefficients.together.wide),
-        "together.deep": list(coefficients.together.deep),
-        "layers": list(coefficients.layers),
-        "head": list(coefficients.head),
-        "copies": list(coefficients.copies),
-    }
+    alone, together = coefficients.alone, coefficients.together
+    others = coefficients.layers, coefficients.head, coefficients.copies
+    factors = (alone.wide, alone.deep, together.wide, together.deep, *others)
+    return dict(zip(_NAMES, map(list, factors), strict=True))
 
 
 def _parsed(stored: Any) -> Coefficients | None:
-    if not isinstance(stored, dict):
-        return None
     expected = _plain(STRUCTURAL)
-    if not all(are_factors(stored.get(name), len(factors)) for name, factors in expected.items()):
+    if not isinstance(stored, dict) or not all(
+        are_factors(stored.get(name), len(factors)) for name, factors in expected.items()
+    ):
         return None
-    factors = {name: tuple(map(float, stored[name])) for name in expected}
-    return Coefficients(
-        alone=PrefillFactors(factors["alone.wide"], factors["alone.deep"]),
-        together=PrefillFactors(factors["together.wide"], factors["together.deep"]),
-        layers=factors["layers"],
-        head=factors["head"],
-        copies=(factors["copies"][0], factors["copies"][1]),
-    )
+    factors: list[Any] = [tuple(map(float, stored[name])) for name in _NAMES]
+    alone, together = PrefillFactors(*factors[:2]), PrefillFactors(*factors[2:4])
+    return Coefficients(alone, together, *factors[4:])
 
 
 def are_factors(stored: Any, count: int) -> bool:

@@ -1,7 +1,6 @@
 """Measures the memory of a vision tower's pass. Mlx thread, at load."""
 
-import logging
-from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,15 @@ import numpy as np
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model import notes
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.fit import fit
+from omlx_server.compute.planning.encoder_fit import probing
 from omlx_server.compute.planning.plan_file import are_factors, key_of
 from omlx_server.compute.planning.probe import measured
 from omlx_server.compute.vision.families import Tower
 from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.vision import pass_over
-from omlx_server.core.memory.encoder import STRUCTURAL, EncoderPlan, EncoderShape, terms
+from omlx_server.core.memory.encoder import STRUCTURAL, EncoderPlan
 from omlx_server.core.work import Work, finish
-from omlx_server.errors import one_line
 
-_log = logging.getLogger(__name__)
-
-# The number of live buffers differs a little from run to run.
-_RUNS = 3
 # The scores of these, where attention is not fused, take some hundred MB.
 _MOST_PATCHES = 2048
 
@@ -41,33 +35,12 @@ def planning_tower(
     key = f"{key_of(loaded)}; tower"
     factors = _parsed(plans.get(key))
     if factors is None:
-        factors = yield from _probing(vision.tower)
+        grids = _grids(vision.tower)
+        probes = [(pass_over(grid), partial(_took, vision.tower, grid)) for grid in grids]
+        factors = (yield from probing(vision.tower.shape, probes, max, "tower")).factors
         if file and factors != STRUCTURAL and allowed():
             notes.write(file, {**plans, key: list(factors)})
     vision.plan = EncoderPlan(vision.tower.shape, factors)
-
-
-def _probing(tower: Tower) -> Work[tuple[float, float]]:
-    probes = list[tuple[Grid, int]]()
-    for grid in _grids(tower):
-        runs = list[int]()
-        for _ in range(_RUNS):
-            runs.append(_took(tower, grid))
-            yield
-        probes.append((grid, max(runs)))
-    mx.clear_cache()
-    try:
-        return fitted(tower.shape, probes)
-    except ValueError as error:
-        _log.warning("the memory of a tower is bounded, not measured: %s", one_line(error))
-        return STRUCTURAL
-
-
-def fitted(shape: EncoderShape, probes: Iterable[tuple[Grid, int]]) -> tuple[float, float]:
-    """Return the factors that fit passes over these grids. Raises ValueError if none took bytes."""
-    rows = [(terms(shape, pass_over(grid)), took) for grid, took in probes if took > 0]
-    activations, scores = fit([row for row, _ in rows], [took for _, took in rows])
-    return activations, scores
 
 
 def _grids(tower: Tower) -> list[Grid]:

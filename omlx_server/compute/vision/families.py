@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -11,8 +12,7 @@ from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.gemma3 import Gemma3Tower, Gemma3VisionConfig
 from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.towers.idefics3 import Idefics3Tower, Idefics3VisionConfig
-from omlx_server.compute.vision.towers.qwen2 import Qwen2Tower, Qwen2VisionConfig
-from omlx_server.compute.vision.towers.qwen3 import Qwen3Tower, Qwen3VisionConfig
+from omlx_server.compute.vision.towers.qwen import qwen2, qwen2_5, qwen3
 from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
 
@@ -74,15 +74,8 @@ _IDEFICS = (
     ("model.connector.", "connector."),
     ("connector.", "connector."),
 )
-_QWEN3 = TowerFamily(
-    lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=True)),
-    _QWEN,
-    three_axes=True,
-    interleaved=True,
-)
-_QWEN3_5 = replace(
-    _QWEN3, make=lambda config: Qwen3Tower(Qwen3VisionConfig.read(config, deepstack=False))
-)
+_QWEN3 = TowerFamily(qwen3, _QWEN, three_axes=True, interleaved=True)
+_QWEN3_5 = replace(_QWEN3, make=partial(qwen3, deepstack=False))
 _IDEFICS3 = TowerFamily(lambda config: Idefics3Tower(Idefics3VisionConfig.read(config)), _IDEFICS)
 
 FAMILIES: Mapping[str, TowerFamily] = {
@@ -90,12 +83,8 @@ FAMILIES: Mapping[str, TowerFamily] = {
     "qwen3_vl_moe": _QWEN3,
     "qwen3_5": _QWEN3_5,
     "qwen3_5_moe": _QWEN3_5,
-    "qwen2_5_vl": TowerFamily(
-        lambda config: Qwen2Tower(Qwen2VisionConfig.read_windowed(config)), _QWEN, three_axes=True
-    ),
-    "qwen2_vl": TowerFamily(
-        lambda config: Qwen2Tower(Qwen2VisionConfig.read(config)), _QWEN, three_axes=True
-    ),
+    "qwen2_5_vl": TowerFamily(qwen2_5, _QWEN, three_axes=True),
+    "qwen2_vl": TowerFamily(qwen2, _QWEN, three_axes=True),
     "gemma3": TowerFamily(
         lambda config: Gemma3Tower(Gemma3VisionConfig.read(config)),
         _GEMMA,

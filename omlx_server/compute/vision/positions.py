@@ -27,12 +27,8 @@ class ImagePlace:
 
     @property
     def delta(self) -> int:
+        """The shift of text behind the image: 0 or less."""
         return max(self.rows, self.columns) - self.rows * self.columns
-
-
-def delta(images: Iterable[ImagePlace]) -> int:
-    """Return the shift of text behind these images: 0 or less."""
-    return sum(image.delta for image in images)
 
 
 def axis_positions(start: int, stop: int, images: Iterable[ImagePlace]) -> Ints:

@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
-from mlx_lm.utils import infer_quant_config
 
 from omlx_server.compute.vision.families import Tower, TowerFamily
 from omlx_server.compute.weights.files import lazy_weights
-from omlx_server.compute.weights.filling import filling
+from omlx_server.compute.weights.filling import filling, quantise_like
 from omlx_server.core.work import Work
 
 Weights = dict[str, mx.array]
@@ -40,7 +38,7 @@ def filling_tower(tower: Any, weights: Weights, source: Path) -> Work[None]:
     name, kernel = tower.kernel
     if name in weights:
         weights = {**weights, name: _as_product(weights[name], kernel)}
-    _quantise(tower, weights)
+    quantise_like(tower, weights)
     yield from filling(tower, weights, source)
 
 
@@ -52,14 +50,3 @@ def _as_product(weight: mx.array, kernel: tuple[int, ...]) -> mx.array:
     if weight.shape[1:] == (*kernel[1:], kernel[0]):
         return mx.moveaxis(weight, -1, 1).reshape(weight.shape[0], -1)
     return weight
-
-
-def _quantise(tower: nn.Module, weights: Weights) -> None:
-
-    def packed(path: str, module: nn.Module) -> bool | dict[str, Any]:
-        if not hasattr(module, "to_quantized") or f"{path}.scales" not in weights:
-            return False
-        config: dict[str, Any] = infer_quant_config(path, module, weights)
-        return config
-
-    nn.quantize(tower, class_predicate=packed)

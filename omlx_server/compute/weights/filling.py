@@ -7,6 +7,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
+from mlx_lm.utils import infer_quant_config
 
 from omlx_server.compute.weights.reading import reading
 from omlx_server.core.work import Work
@@ -35,6 +36,18 @@ def filling(module: nn.Module, weights: Mapping[str, mx.array], source: Path) ->
     module.eval()
     yield
     yield from reading(module, source)
+
+
+def quantise_like(module: nn.Module, weights: Mapping[str, mx.array]) -> None:
+    """Quantise the layers that have scales in `weights`, in the format of these."""
+
+    def packed(path: str, layer: nn.Module) -> bool | dict[str, Any]:
+        if not hasattr(layer, "to_quantized") or f"{path}.scales" not in weights:
+            return False
+        config: dict[str, Any] = infer_quant_config(path, layer, dict(weights))
+        return config
+
+    nn.quantize(module, class_predicate=packed)
 
 
 def _refuse(what: str, names: list[str], source: Path) -> None:

@@ -5,7 +5,7 @@
     A    R x (hidden + intermediate + (heads + 2 kv_heads) x head_dim)
     S    R x heads x C: scores, where they are made
 
-Factors of A and S are fitted to probes (compute/embed/probe.py).
+Factors of A and S are fitted to probes (compute/planning/encoder_fit.py).
 """
 
 from dataclasses import dataclass

@@ -5,8 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from omlx_server.compute.embed.batch import Work
-from omlx_server.compute.embed.cross_encoder import CrossEncoder
-from omlx_server.compute.embed.embedder import Embedder
+from omlx_server.compute.embed.embedder import CrossEncoder, Embedder
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.core.work import finish
 

@@ -15,8 +15,7 @@ from omlx_server.compute.embed.batch import Backbone, Batch
 from omlx_server.compute.embed.bert import BertRanker, Encoder
 from omlx_server.compute.embed.body import Head, results
 from omlx_server.compute.embed.config import EncoderConfig
-from omlx_server.compute.embed.cross_encoder import relevance
-from omlx_server.compute.embed.embedder import pooled
+from omlx_server.compute.embed.embedder import pooled, relevance
 from omlx_server.compute.embed.pooling import Mode, Pooling
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body

@@ -43,7 +43,7 @@ def test_no_pass_takes_more_than_was_planned() -> None:
 
 
 def test_attention_in_pieces_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omlx_server.compute.embed.bert.MOST_SCORES", 1 << 20)
+    monkeypatch.setattr("omlx_server.compute.attention.all_to_all.MOST_SCORES", 1 << 20)
     monkeypatch.setattr("omlx_server.compute.attention.all_to_all.attend.__defaults__", (1 << 20,))
     backbone, head = made("bert")
     plan = finish(planning(backbone, head, 0, 2048))

@@ -9,7 +9,7 @@ import pytest
 
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.latent import LatentKVCache, RotatedKeys
-from omlx_server.compute.kv.schemes.latent import Latent
+from omlx_server.compute.kv.schemes.plain import Latent
 from omlx_server.compute.kv.spans import Runs, Span
 from tests.arrays import plain
 from tests.compute.kv.sequences import Tokens, behind, fed, in_rows, segment

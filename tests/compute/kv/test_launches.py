@@ -9,7 +9,7 @@ from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import CHOICES, TurboQuant
 from omlx_server.compute.kv.spans import Runs
-from omlx_server.compute.planning.filled import filled, one_token
+from omlx_server.compute.planning.probe import filled, one_token
 from omlx_server.compute.quantise import use_scheme
 from tests.compute.kv.launches import launches, launches_on_gpu, merged, read
 from tests.compute.warm_runs import tiny

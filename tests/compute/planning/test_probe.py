@@ -20,10 +20,9 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning import calibrate as calibration
-from omlx_server.compute.planning.filled import filled, layers_of, one_token
 from omlx_server.compute.planning.model_shape import shape_of, structural_shape, tiles_of
 from omlx_server.compute.planning.plan_file import key_of, planner_for
-from omlx_server.compute.planning.probe import ForwardProbe, Peak
+from omlx_server.compute.planning.probe import ForwardProbe, Peak, filled, layers_of, one_token
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.features import decode_terms
 from omlx_server.core.memory.kv import cache_bytes

@@ -23,8 +23,8 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel, load, loading
 from omlx_server.compute.model.pairing import paired
 from omlx_server.compute.planning.calibrate import calibrating
-from omlx_server.compute.planning.filled import filled, one_token
 from omlx_server.compute.planning.model_shape import shape_of
+from omlx_server.compute.planning.probe import filled, one_token
 from omlx_server.compute.planning.step_costs import forward_of_heads, measuring
 from omlx_server.compute.score import score_prompt
 from omlx_server.compute.vision.entering import WithImages

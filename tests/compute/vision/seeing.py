@@ -14,7 +14,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.model.loader import load
 from omlx_server.compute.vision.entering import FeatureSpan, WithImages
-from omlx_server.compute.vision.positions import ImagePlace, axis_positions, delta
+from omlx_server.compute.vision.positions import ImagePlace, axis_positions
 from omlx_server.compute.vision.rope import AxisPositions, use_axes
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.views import View, at_positions, in_blocks, moved
@@ -46,7 +46,7 @@ class Prompt:
 
     @property
     def delta(self) -> int:
-        return delta(self.places)
+        return sum(place.delta for place in self.places)
 
 
 @dataclass(frozen=True, slots=True)

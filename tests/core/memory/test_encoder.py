@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx_server.compute.embed.probe import fitted
+from omlx_server.compute.planning.encoder_fit import fitted
 from omlx_server.core.memory.encoder import (
     EncoderPlan,
     EncoderShape,

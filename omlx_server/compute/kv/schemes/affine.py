@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import mlx.core as mx
 
 from omlx_server.compute.kv.schemes import affine_tiles, tiles
-from omlx_server.compute.kv.schemes.base import Arrays, Scoring
+from omlx_server.compute.kv.schemes.base import Arrays, Scheme, Scoring
 from omlx_server.compute.kv.schemes.partial import Partial
 
 BITS = (2, 3, 4, 6, 8)
@@ -15,12 +15,11 @@ GROUP_SIZES = (32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
-class Affine:
+class Affine(Scheme):
     """The `Scheme` of `bits` a coordinate. Raises ValueError for numbers unknown to MLX."""
 
     bits: int
     group_size: int = 64
-    is_fused: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
@@ -43,9 +42,6 @@ class Affine:
                 + way_out
             )
 
-    def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
-        return self.quantize_keys(keys), self.quantize_values(values)
-
     def quantize_keys(self, x: mx.array) -> Arrays:
         return tuple(mx.quantize(x, group_size=self.group_size, bits=self.bits))
 
@@ -62,9 +58,6 @@ class Affine:
     ) -> Partial:
         stored = affine_tiles.tiles_for(queries, keys, values, self.bits, self.group_size)
         return tiles.partial(queries, stored, **scoring)
-
-    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
-        return part.finished().astype(dtype)
 
 
 def _listed(numbers: Sequence[int]) -> str:

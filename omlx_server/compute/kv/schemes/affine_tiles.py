@@ -30,23 +30,20 @@ def tiles_for(
     batch, heads, total, groups = keys[1].shape
     rows = queries.shape[1] // heads * queries.shape[2] * groups
     if rows >= _MANY_ROWS:
-        return UnpackedAffine(keys, values, bits, group_size, _TILE_OF_MANY_ROWS)
+        return UnpackedAffine(keys, values, _TILE_OF_MANY_ROWS, bits, group_size)
     if device.is_cpu():
         size = _NUMBERS_PER_TILE // (batch * heads * queries.shape[3])
-        return GroupRows(keys, values, bits, group_size, max(size, _TILE_OF_MANY_ROWS))
-    return PackedTiles(keys, values, bits, group_size, total)
+        return GroupRows(keys, values, max(size, _TILE_OF_MANY_ROWS), bits, group_size)
+    return PackedTiles(keys, values, total, bits, group_size)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Affine(tiles.StoredArrays):
+class _Affine(tiles.StoredTiles):
     bits: int
     group_size: int
-    size: int
 
 
 class UnpackedAffine(_Affine):
-    __slots__ = ()
-
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
         numbers = self._numbers(tiles.cut(self.keys, start, stop, rows))
         return (rows.astype(numbers.dtype) @ numbers.swapaxes(-1, -2)).astype(mx.float32)
@@ -62,8 +59,6 @@ class UnpackedAffine(_Affine):
 
 class GroupRows(_Affine):
     """Each of G groups of coordinates makes a row of its own, zero elsewhere."""
-
-    __slots__ = ()
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
         words, scales, biases = _wide(tiles.cut(self.keys, start, stop, rows))
@@ -92,8 +87,6 @@ class GroupRows(_Affine):
 
 
 class PackedTiles(_Affine):
-    __slots__ = ()
-
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
         return self._product(rows, tiles.cut(self.keys, start, stop, rows), transpose=True)
 

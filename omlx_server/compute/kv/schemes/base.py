@@ -1,6 +1,6 @@
 """The interface of schemes."""
 
-from typing import NotRequired, Protocol, TypedDict, Unpack
+from typing import ClassVar, NotRequired, TypedDict, Unpack
 
 import mlx.core as mx
 
@@ -26,42 +26,48 @@ def views(arrays: Arrays, start: int, stop: int | None, row: int | None = None) 
     return tuple(array[rows, :, start:stop] for array in arrays)
 
 
-class Scheme(Protocol):
+class Scheme:
     """A stateless way to store keys and values, and attention on what is stored.
 
     Every stored array is [B, H, T, F], and a token's part depends on that token alone. Attention
     must stay finite on hidden places, which hold zeros or old tokens.
     """
 
+    is_fused: ClassVar[bool] = False
+    """Whether `attend` is a fused kernel, for many queries faster than `part`."""
+
     @property
     def name(self) -> str:
         """Names all that the stored bytes depend on."""
-
-    @property
-    def is_fused(self) -> bool:
-        """Whether `attend` is a fused kernel, for many queries faster than `part`."""
+        raise NotImplementedError
 
     def check(self, head_dim: int) -> None:
         """Raise ValueError for head sizes that cannot be stored."""
 
     def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
         """Equal, bit for bit, to `quantize_keys` and `quantize_values`."""
+        return self.quantize_keys(keys), self.quantize_values(values)
 
     def quantize_keys(self, x: mx.array) -> Arrays:
         """Return the arrays to store for keys [B, H, T, D] after RoPE."""
+        raise NotImplementedError
 
     def quantize_values(self, x: mx.array) -> Arrays:
         """The arrays to store for values [B, H, T, D]."""
+        raise NotImplementedError
 
     def attend(
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> mx.array:
         """Attend queries [B, Hq, L, D]: [B, Hq, L, Dv] in the queries' dtype."""
+        raise NotImplementedError
 
     def part(
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
         """Attend to some of a row's tokens. Sinks belong to one part only."""
+        raise NotImplementedError
 
     def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
         """Return the answer from the merged parts of all tokens."""
+        return part.finished().astype(dtype)

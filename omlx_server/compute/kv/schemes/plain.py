@@ -1,12 +1,12 @@
-"""The scheme that stores keys and values as the model computes them."""
+"""The schemes that store keys and values, or latents (compute/kv/latent.py), as the model computes
+them."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Unpack
 
 import mlx.core as mx
 
 from omlx_server.compute.kv.schemes import tiles
-from omlx_server.compute.kv.schemes.base import Arrays, Scoring
+from omlx_server.compute.kv.schemes.base import Arrays, Scheme, Scoring
 from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.core.memory.shape import FEWEST_WIDENED, WIDENED_AT_ONCE
 
@@ -16,17 +16,8 @@ def products(rows: mx.array, keys: mx.array) -> mx.array:
     return rows @ keys.astype(mx.float32).swapaxes(-1, -2)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlainTiles(tiles.StoredArrays):
+class PlainTiles(tiles.StoredTiles):
     """Keys and values [B, H, T, D]; half-precision numbers are widened tile by tile."""
-
-    @property
-    def size(self) -> int:
-        [keys] = self.keys
-        if keys.dtype == mx.float32:
-            return self.total
-        batch, heads, _, dim = keys.shape
-        return max(WIDENED_AT_ONCE // (batch * heads * dim), FEWEST_WIDENED)
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
         [keys] = tiles.cut(self.keys, start, stop, rows)
@@ -37,16 +28,10 @@ class PlainTiles(tiles.StoredArrays):
         return weights @ values.astype(mx.float32)
 
 
-class Plain:
+class Plain(Scheme):
     name = "kv"
     is_fused = True
     tiles_class: ClassVar[type[PlainTiles]] = PlainTiles
-
-    def check(self, head_dim: int) -> None:
-        pass
-
-    def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
-        return self.quantize_keys(keys), self.quantize_values(values)
 
     def quantize_keys(self, x: mx.array) -> Arrays:
         return (x,)
@@ -62,8 +47,52 @@ class Plain:
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
         """In float32: MLX's fused kernel does not return a part's weight."""
-        stored, rows = self.tiles_class(keys, values), queries.astype(mx.float32)
+        batch, heads, size, dim = keys[0].shape
+        if keys[0].dtype != mx.float32:
+            size = max(WIDENED_AT_ONCE // (batch * heads * dim), FEWEST_WIDENED)
+        stored, rows = self.tiles_class(keys, values, size), queries.astype(mx.float32)
         return tiles.partial(rows, stored, **scoring)
 
-    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
-        return part.finished().astype(dtype)
+
+class _LatentTiles(PlainTiles):
+    def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
+        latents, rotated = tiles.cut((*self.keys, *self.values), start, stop, rows)
+        for_latents, for_rotated = _split(rows, latents)
+        return products(for_latents, latents) + products(for_rotated, rotated)
+
+    def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
+        [latents] = tiles.cut(self.keys, start, stop, weights)
+        return weights @ latents.astype(mx.float32)
+
+
+class Latent(Plain):
+    """The `Scheme` of latents [B, 1, T, Dc] as keys and rotated keys [B, 1, T, Dr] as values.
+
+    Queries [B, Hq, L, Dc + Dr] have their rotated part last; answers are [B, Hq, L, Dc].
+    """
+
+    tiles_class = _LatentTiles
+
+    def attend(
+        self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
+    ) -> mx.array:
+        """`mask` is None or boolean."""
+        [latents], [rotated] = keys, values
+        mask = scoring["mask"]
+        for_latents, for_rotated = _split(queries, latents)
+        added = (for_rotated * scoring["scale"]) @ rotated.swapaxes(-1, -2)
+        if isinstance(mask, mx.array):
+            added = mx.where(mask, added, mx.array(mx.finfo(added.dtype).min, added.dtype))
+        return mx.fast.scaled_dot_product_attention(
+            for_latents,
+            latents,
+            latents,
+            scale=scoring["scale"],
+            mask=added,
+            sinks=scoring.get("sinks"),
+        )
+
+
+def _split(queries: mx.array, latents: mx.array) -> tuple[mx.array, mx.array]:
+    width = latents.shape[-1]
+    return queries[..., :width], queries[..., width:]

@@ -4,12 +4,12 @@ A rotation spreads the few large channels of keys over all coordinates, which th
 """
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import mlx.core as mx
 
 from omlx_server.compute.kv.schemes.affine import Affine
-from omlx_server.compute.kv.schemes.base import Arrays, Scoring
+from omlx_server.compute.kv.schemes.base import Arrays, Scheme, Scoring
 from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 
@@ -17,14 +17,13 @@ _ROUNDS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Rotated:
+class Rotated(Scheme):
     """The `Scheme`: `affine` stores the rotated numbers; `seed` draws the rotation."""
 
     affine: Affine
     seed: int = SEED
     centre: mx.array | None = field(default=None, compare=False)
     """The mean of one layer's keys, f32 [H, 1, D], which is subtracted from keys."""
-    is_fused: ClassVar[bool] = False
 
     @classmethod
     def of(cls, bits: int, group_size: int = 64) -> "Rotated":
@@ -40,9 +39,6 @@ class Rotated:
 
     def check(self, head_dim: int) -> None:
         self.affine.check(head_dim)
-
-    def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
-        return self.quantize_keys(keys), self.quantize_values(values)
 
     def quantize_keys(self, x: mx.array) -> Arrays:
         keys = x if self.centre is None else (x.astype(mx.float32) - self.centre).astype(x.dtype)

@@ -4,7 +4,7 @@ exists. A tile is a span of tokens, a row one query of one head."""
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial as bind
-from typing import Protocol, Unpack
+from typing import Unpack
 
 import mlx.core as mx
 
@@ -16,11 +16,12 @@ _LOWEST = mx.finfo(mx.float32).min
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StoredArrays:
-    """All tokens' stored keys and values, arrays [B, H, T, F]."""
+class StoredTiles:
+    """All tokens' stored keys and values, arrays [B, H, T, F], read `size` tokens at a time."""
 
     keys: Arrays
     values: Arrays
+    size: int
 
     @property
     def total(self) -> int:
@@ -30,24 +31,13 @@ class StoredArrays:
     def heads(self) -> int:
         return self.keys[0].shape[1]
 
-
-class StoredTiles(Protocol):
-    """Keys and values of `heads` heads and `total` tokens, read `size` at a time."""
-
-    @property
-    def total(self) -> int: ...
-
-    @property
-    def heads(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
         """Return inner products f32 [B, H, R, tokens] of rows [B, H, R, D]."""
+        raise NotImplementedError
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
         """Return sums f32 [B, H, R, D] of values with f32 weights [B, H, R, tokens]."""
+        raise NotImplementedError
 
 
 def attend(queries: mx.array, tiles: StoredTiles, **scoring: Unpack[Scoring]) -> mx.array:

@@ -14,14 +14,14 @@ see.
 import math
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import ClassVar, Unpack
+from typing import Unpack
 
 import mlx.core as mx
 import numpy as np
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import codebook, packing, tiles, turboquant_tiles
-from omlx_server.compute.kv.schemes.base import Arrays, Scoring
+from omlx_server.compute.kv.schemes.base import Arrays, Scheme, Scoring
 from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 
@@ -48,7 +48,7 @@ _HALVES = mx.array(np.array([False, True]).reshape(2, 1, 1, 1, 1))
 
 
 @dataclass(frozen=True, slots=True)
-class TurboQuant:
+class TurboQuant(Scheme):
     """The `Scheme`. It stores words u32 [B, H, T, words] and scales f16 [B, H, T, 1]."""
 
     key_bits: int
@@ -57,7 +57,6 @@ class TurboQuant:
     shift: mx.array | None = field(default=None, compare=False)
     """Subtracted before storing, f32 [2, 1, H, 1, D]: the mean of one layer's keys, and zeros for
     values."""
-    is_fused: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for bits in (self.key_bits, self.value_bits):
@@ -85,7 +84,6 @@ class TurboQuant:
         """Return the scheme for a layer whose keys have the mean f32 [H, 1, D]."""
         return replace(self, shift=mx.stack([centre, mx.zeros_like(centre)])[:, None])
 
-    def check(self, head_dim: int) -> None: ...
     def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
         if keys.shape != values.shape:
             return self.quantize_keys(keys), self.quantize_values(values)

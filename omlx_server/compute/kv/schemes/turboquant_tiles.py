@@ -24,16 +24,13 @@ _ALL_TOKENS = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Stored(tiles.StoredArrays):
+class _Stored(tiles.StoredTiles):
     key_bits: int
     value_bits: int
     value_dim: int
-    size: int
 
 
 class Coded(_Stored):
-    __slots__ = ()
-
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
         keys = tiles.cut(self.keys, start, stop, rows)
         return codes.products(rows, keys, self.key_bits, transpose=True)
@@ -46,8 +43,6 @@ class Coded(_Stored):
 
 
 class UnpackedTurboquant(_Stored):
-    __slots__ = ()
-
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
         levels, scales = _tile(self.keys, start, stop, self.key_bits, rows)
         missing = levels.shape[-1] - rows.shape[-1]
@@ -69,9 +64,9 @@ def tiles_for(
     heads, total = keys[0].shape[1:3]
     if device.is_cpu():
         size = max(_NUMBERS_ON_CPU // (batch * heads * dim), _FEWEST_TOKENS_ON_CPU)
-        return UnpackedTurboquant(keys, values, *bits, value_dim, size)
+        return UnpackedTurboquant(keys, values, size, *bits, value_dim)
     few = query_heads // heads * length < _MANY_ROWS
-    return Coded(keys, values, *bits, value_dim, total if few else _TOKENS)
+    return Coded(keys, values, total if few else _TOKENS, *bits, value_dim)
 
 
 def tile_sizes(bits: tuple[int, int]) -> TileSizes:

@@ -10,10 +10,8 @@ import mlx.nn as nn
 import numpy as np
 
 from omlx_server.compute.attention.all_to_all import attend
-from omlx_server.compute.vision.towers.config import ACTIVATIONS, VisionFields
-from omlx_server.compute.vision.towers.grids import Floats, Grid
-from omlx_server.compute.vision.towers.slices import encoder_shape
-from omlx_server.core.memory.encoder import EncoderShape
+from omlx_server.compute.vision.towers.config import ACTIVATIONS
+from omlx_server.compute.vision.towers.grids import Floats
 
 EPS = 1e-6
 """The epsilon of all norms."""
@@ -98,14 +96,18 @@ class TowerAttention(nn.Module):
 
 
 class TowerMlp(nn.Module):
+    names = "fc1", "fc2"
+
     def __init__(self, hidden: int, intermediate: int, activation: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.fc1 = nn.Linear(hidden, intermediate)
-        self.fc2 = nn.Linear(intermediate, hidden)
+        first, second = self.names
+        self[first] = nn.Linear(hidden, intermediate)
+        self[second] = nn.Linear(intermediate, hidden)
         self._activation = ACTIVATIONS[activation]
 
     def __call__(self, x: mx.array) -> mx.array:
-        output: mx.array = self.fc2(self._activation(self.fc1(x)))
+        first, second = self.names
+        output: mx.array = self[second](self._activation(self[first](x)))
         return output
 
 
@@ -133,60 +135,3 @@ class PatchEmbed(nn.Module):
     def __call__(self, pixels: mx.array) -> mx.array:
         output: mx.array = self.proj(pixels.astype(self.proj.weight.dtype))
         return output
-
-
-@dataclass(frozen=True, slots=True)
-class QwenVisionConfig:
-    depth: int
-    hidden: int
-    intermediate: int
-    heads: int
-    channels: int
-    patch: int
-    frames: int
-    merge: int
-    out: int
-    activation: str
-
-    @property
-    def kernel(self) -> tuple[int, ...]:
-        return self.channels, self.frames, self.patch, self.patch
-
-
-def common_sizes(fields: VisionFields) -> dict[str, int]:
-    return {
-        "depth": fields.size("depth"),
-        "heads": fields.size("num_heads"),
-        "channels": fields.size("in_channels", "in_chans", default=3),
-        "patch": fields.size("patch_size"),
-        "frames": fields.size("temporal_patch_size", default=2),
-        "merge": fields.size("spatial_merge_size", default=2),
-    }
-
-
-class QwenTower(nn.Module):
-    config: QwenVisionConfig
-    blocks: list[TowerBlock]
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    @property
-    def kernel(self) -> tuple[str, tuple[int, ...]]:
-        return "patch_embed.proj.weight", self.config.kernel
-
-    @property
-    def shape(self) -> EncoderShape:
-        config, width = self.config, self.blocks[0].norm1.weight.dtype.size
-        return encoder_shape(config.depth, config.hidden, config.intermediate, config.heads, width)
-
-    def grid_of(self, patches: int) -> Grid:
-        merge = self.config.merge
-        side = max(1, round(patches**0.5 / merge)) * merge
-        return 1, side, side
-
-    def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        return prod(grid), prod(self.config.kernel)
-
-    def tokens(self, grid: Grid) -> int:
-        return prod(grid) // self.config.merge**2

@@ -32,13 +32,14 @@ class VisionFields:
         value = next((self._fields[n] for n in names if self._fields.get(n) is not None), default)
         return _size(names[0], value)
 
-    def sizes(self, name: str) -> tuple[int, ...]:
-        """Return distinct whole numbers of at least 0, ascending."""
+    def blocks(self, name: str, depth: int) -> tuple[int, ...]:
+        """Return distinct numbers of a tower's `depth` blocks, ascending."""
         value = self._fields.get(name)
         if not isinstance(value, list) or not all(type(one) is int and one >= 0 for one in value):
             raise _wrong(name, value)
         if value != sorted(set(value)):
             raise _wrong(name, value)
+        check(all(number < depth for number in value), f"{name} names blocks that are not there")
         return tuple(value)
 
     def number(self, name: str, default: float) -> float:

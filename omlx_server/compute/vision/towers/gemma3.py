@@ -10,7 +10,7 @@ import mlx.nn as nn
 from omlx_server.compute.vision.towers.config import check, outer_size, text_width
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import Grid
-from omlx_server.compute.vision.towers.siglip import SiglipConfig, SiglipTower, check_pixels
+from omlx_server.compute.vision.towers.siglip import SiglipConfig, SiglipTower
 from omlx_server.core.work import Work
 
 # From transformers' SiglipVisionConfig.
@@ -86,7 +86,7 @@ class Gemma3Tower(SiglipTower):
         """Compute the features of an image and its crops. `pixels` are [crops, H, W, channels];
         `grid` is crops, rows, columns. Raises ValueError."""
         siglip = self.config.siglip
-        check_pixels(pixels, grid, siglip)
+        self.check_pixels(pixels, grid)
         if grid[1:] != (siglip.side, siglip.side):
             raise ValueError(f"images of this model have {siglip.side} x {siglip.side} patches")
         hidden = yield from self.vision_model.computing(pixels)

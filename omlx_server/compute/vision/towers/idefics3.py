@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from omlx_server.compute.vision.towers.config import check, outer_size, text_width
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import Grid, Ints
-from omlx_server.compute.vision.towers.siglip import SiglipConfig, SiglipTower, check_pixels
+from omlx_server.compute.vision.towers.siglip import SiglipConfig, SiglipTower
 from omlx_server.core.work import Work
 
 # From transformers' Idefics3VisionConfig and SmolVLMVisionConfig.
@@ -44,18 +44,13 @@ class Idefics3VisionConfig:
         return cls(siglip, merge, text_width(config, 4096))
 
 
-class Projection(nn.Module):
-    def __init__(self, values: int, out: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.proj = nn.Linear(values, out, bias=False)
-
-
 class Connector(nn.Module):
     def __init__(self, config: Idefics3VisionConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._merge = config.merge
         values = config.siglip.hidden * config.merge**2
-        self.modality_projection = Projection(values, config.out)
+        self.modality_projection = nn.Module()
+        self.modality_projection.proj = nn.Linear(values, config.out, bias=False)
 
     def __call__(self, x: mx.array, grid: Grid) -> mx.array:
         """Return embeddings [B * N / merge^2, out] of tokens for patches [B, N, hidden]."""
@@ -82,7 +77,7 @@ class Idefics3Tower(SiglipTower):
         """Compute the features of an image's tiles. `pixels` are [tiles, H, W, channels]; `seen`
         [tiles, rows, columns] is False for padding. Raises ValueError."""
         siglip, merge = self.config.siglip, self.config.merge
-        check_pixels(pixels, grid, siglip)
+        self.check_pixels(pixels, grid)
         if min(grid) < 1 or grid[1] % merge or grid[2] % merge:
             raise ValueError(f"a grid of {grid} can't be merged {merge} by {merge}")
         real = np.ones(grid, dtype=np.bool_) if seen is None else seen

@@ -8,11 +8,11 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.attention.all_to_all import attend
+from omlx_server.compute.attention.all_to_all import attend, encoder_shape
 from omlx_server.compute.vision.towers.blocks import TowerMlp
 from omlx_server.compute.vision.towers.config import VisionFields, check
 from omlx_server.compute.vision.towers.grids import Grid
-from omlx_server.compute.vision.towers.slices import Slices, encoder_shape
+from omlx_server.compute.vision.towers.slices import Slices
 from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
 
@@ -113,12 +113,6 @@ class SiglipLayer(nn.Module):
         return output
 
 
-class Layers(nn.Module):
-    def __init__(self, config: SiglipConfig) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.layers = [SiglipLayer(config) for _ in range(config.layers)]
-
-
 class Siglip(nn.Module):
     """Weights have the names of checkpoints; embeddings.patch_embedding is linear here."""
 
@@ -126,13 +120,9 @@ class Siglip(nn.Module):
         super().__init__()  # type: ignore[no-untyped-call]
         self.config = config
         self.embeddings = SiglipEmbeddings(config)
-        self.encoder = Layers(config)
+        self.encoder = nn.Module()
+        self.encoder.layers = [SiglipLayer(config) for _ in range(config.layers)]
         self.post_layernorm = nn.LayerNorm(config.hidden, eps=config.eps)
-
-    @property
-    def shape(self) -> EncoderShape:
-        config, width = self.config, self.post_layernorm.weight.dtype.size
-        return encoder_shape(config.layers, config.hidden, config.intermediate, config.heads, width)
 
     def computing(
         self, pixels: mx.array, positions: mx.array | None = None, seen: mx.array | None = None
@@ -149,19 +139,6 @@ class Siglip(nn.Module):
         return output
 
 
-def check_pixels(pixels: mx.array, grid: tuple[int, int, int], config: SiglipConfig) -> None:
-    """Raise ValueError unless `pixels` fit this grid of images, rows and columns."""
-    wanted = pixel_shape(grid, config)
-    if pixels.shape != wanted:
-        raise ValueError(f"pixels {pixels.shape} are not those of a grid of {grid}: {wanted}")
-
-
-def pixel_shape(grid: tuple[int, int, int], config: SiglipConfig) -> tuple[int, ...]:
-    """Return [B, H, W, channels]."""
-    count, rows, columns = grid
-    return count, rows * config.patch, columns * config.patch, config.channels
-
-
 class SiglipTower(nn.Module):
     def __init__(self, config: SiglipConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -173,7 +150,8 @@ class SiglipTower(nn.Module):
 
     @property
     def shape(self) -> EncoderShape:
-        return self.vision_model.shape
+        config, width = self.vision_model.config, self.vision_model.post_layernorm.weight.dtype.size
+        return encoder_shape(config.layers, config.hidden, config.intermediate, config.heads, width)
 
     def grid_of(self, patches: int) -> Grid:
         """Return the grid of one image, crop or tile, which all have."""
@@ -181,4 +159,12 @@ class SiglipTower(nn.Module):
         return 1, side, side
 
     def pixel_shape(self, grid: Grid) -> tuple[int, ...]:
-        return pixel_shape(grid, self.vision_model.config)
+        """Return [B, H, W, channels]."""
+        config, (count, rows, columns) = self.vision_model.config, grid
+        return count, rows * config.patch, columns * config.patch, config.channels
+
+    def check_pixels(self, pixels: mx.array, grid: Grid) -> None:
+        """Raise ValueError unless `pixels` fit this grid of images, rows and columns."""
+        wanted = self.pixel_shape(grid)
+        if pixels.shape != wanted:
+            raise ValueError(f"pixels {pixels.shape} are not those of a grid of {grid}: {wanted}")

@@ -4,9 +4,7 @@ from collections.abc import Iterable
 
 import mlx.core as mx
 
-from omlx_server.compute.attention.all_to_all import MOST_SCORES
 from omlx_server.compute.hardware.device_policy import slice_products
-from omlx_server.core.memory.encoder import EncoderShape
 
 
 class Slices:
@@ -25,20 +23,3 @@ class Slices:
             return False
         mx.eval(list(arrays))
         return True
-
-
-def encoder_shape(
-    layers: int, hidden: int, intermediate: int, heads: int, width: int
-) -> EncoderShape:
-    head_dim = hidden // heads
-    return EncoderShape(
-        layers,
-        hidden,
-        intermediate,
-        heads,
-        heads,
-        head_dim,
-        width,
-        causal=False,
-        most_scores=MOST_SCORES,
-    )

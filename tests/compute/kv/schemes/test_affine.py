@@ -101,7 +101,7 @@ def test_every_way_to_read_gives_the_same(
     values = scheme.quantize_values(noise(3, 1, 2, 50, 256))
     wanted = naive(queries, numbers(scheme, keys), numbers(scheme, values), 0.1, "causal")
     for size in (50, 64, 49, 16, 1):
-        read = reader(keys, values, bits, group_size, size)
+        read = reader(keys, values, size, bits, group_size)
         answer = tiles.attend(queries, read, scale=0.1, mask="causal")
         assert np.abs(np.array(answer) - wanted).max() < 1e-5
 
@@ -187,7 +187,7 @@ def test_tiles_take_no_more_memory_however_many_they_are(reader: type[UnpackedAf
     for total in (8_192, 32_768):
         keys = scheme.quantize_keys(noise(2, 1, 4, total, 64))
         mx.eval(keys, queries)
-        read = reader(keys, keys, 4, 64, 512)
+        read = reader(keys, keys, 512, 4, 64)
         peaks.append(peak_of(partial(tiles.attend, queries, read, scale=0.2, mask=None)))
     full_precision = 2 * 4 * 32_768 * 64 * 4
     assert peaks[1] < 1.5 * peaks[0] and peaks[1] < full_precision / 8
