@@ -38,7 +38,7 @@ class Load:
     disk: int
 
 
-TINY = Load(12, 5, 12, 8, 4, hot=1 << 20, cold=3 << 20, disk=16 << 20)
+TINY = Load(8, 3, 12, 8, 4, hot=1 << 19, cold=3 << 19, disk=8 << 20)
 STARTER = Load(8, 4, 30, 8, 3, hot=48 << 20, cold=96 << 20, disk=256 << 20)
 
 

@@ -258,7 +258,7 @@ def _do_harm(
     outcome: Outcome,
     say: Callable[[str], None],
 ) -> None:
-    """In a process of its own that is nice: elsewhere clients are other machines, and what the
+    """In a process of its own that may be nice: elsewhere clients are other machines, and what the
     streams are heard with must not wait for it."""
     context = multiprocessing.get_context("spawn")
     answers: _Answers = context.Queue()
@@ -282,7 +282,8 @@ def _leave_the_processors() -> None:
 
 
 def _harm(target: Target, load: Load, answers: _Answers) -> None:
-    _leave_the_processors()
+    if load.gives_way:
+        _leave_the_processors()
     harms, lock = all_harms(target.model, load), threading.Lock()
 
     def work() -> None:

@@ -22,7 +22,8 @@ class Load:
     on the way at once, and waits `patience` seconds for each. A stream has `tokens`. A context has
     `context` tokens, read in pieces of `chunk`: what a long prompt takes of the machine, whoever
     sends it, is another matter. On a slow CPU 512 tokens take two seconds. `every`: the one of so
-    many floods and bombs that is sent. `presses`: what is taken afterwards."""
+    many floods and bombs that is sent. `presses`: what is taken afterwards. `gives_way`: whether it
+    leaves the processors to the streams, whose gaps are measured; then it takes far longer."""
 
     bytes: int
     messages: int
@@ -33,10 +34,18 @@ class Load:
     context: int = 4096
     every: int = 1
     presses: Presses = FULL
+    gives_way: bool = True
 
 
 TINY = Load(
-    bytes=300_000, messages=2_000, clients=4, tokens=100, patience=60, every=6, presses=SMALL
+    bytes=100_000,
+    messages=500,
+    clients=4,
+    tokens=100,
+    patience=60,
+    every=6,
+    presses=SMALL,
+    gives_way=False,
 )
 STARTER = Load(
     bytes=8_000_000,

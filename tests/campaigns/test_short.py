@@ -4,8 +4,11 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.api.harness import UNPROBED
 from tests.campaigns import (
@@ -20,29 +23,30 @@ from tests.campaigns import (
     several,
     soak,
 )
+from tests.sweeps import wide
 
 
 def test_a_server_that_is_killed_while_it_writes_answers_rightly_afterwards(
     tiny_models: Path, tmp_path: Path
 ) -> None:
-    outcome = kill.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, rounds=3)
-    # 12 are of what was asked in rounds before; the others, while it was about to be killed.
-    assert outcome.answers > 12 and outcome.cached > 0
+    outcome = kill.campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, rounds=2)
+    # 4 are of what was asked in the round before; the others, while it was about to be killed.
+    assert outcome.answers > 4 and outcome.cached > 0
     assert (outcome.wrong, outcome.failed_starts) == (0, 0)
 
 
 def test_answers_to_random_schemas_are_valid(tiny_models: Path, tmp_path: Path) -> None:
-    outcome = schemas.campaign("org/tiny", [f"models.dirs={tiny_models}", UNPROBED], tmp_path, 30)
+    outcome = schemas.campaign("org/tiny", [f"models.dirs={tiny_models}", UNPROBED], tmp_path, 16)
     assert not outcome.wrong and not outcome.refused, str(outcome)
-    assert outcome.finished > 15
+    assert outcome.finished > 8
 
 
 def test_answers_are_the_same_with_drafts(tiny_models: Path, tmp_path: Path) -> None:
     drafter = models.drafter(tmp_path)
     sets = [f"models.dirs={tiny_models}", f"speculation.draft_model={drafter}"]
-    outcome = drafts.campaign("org/tiny", sets, tmp_path, 40)
+    outcome = drafts.campaign("org/tiny", sets, tmp_path, 24)
     assert outcome.is_right, str(outcome)
-    assert outcome.same + outcome.ties == 40
+    assert outcome.same + outcome.ties == 24
 
 
 def by_itself(campaign: Callable[..., Any], *arguments: object) -> Any:
@@ -53,7 +57,7 @@ def by_itself(campaign: Callable[..., Any], *arguments: object) -> Any:
 
 
 def test_a_limit_that_fits_half_the_load_is_held_and_nobody_is_lost() -> None:
-    load = replace(soak.TINY, seconds=4.0)
+    load = replace(soak.TINY, seconds=2.5)
     outcome = by_itself(soak.campaign, soak.tiny, load)
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
     assert outcome.reliefs["pause"] and outcome.reliefs["blocks"]
@@ -62,7 +66,7 @@ def test_a_limit_that_fits_half_the_load_is_held_and_nobody_is_lost() -> None:
 def test_conversations_go_on_after_a_restart_and_the_limit_is_held_at_each_step(
     tmp_path: Path,
 ) -> None:
-    load = replace(soak.RESTARTED, seconds=3.0, clients=4, longest=1000, room=8_000_000)
+    load = replace(soak.RESTARTED, seconds=2.0, clients=4, longest=1000, room=8_000_000)
     load = replace(load, cold=tmp_path)
     outcome = by_itself(soak.campaign, soak.windowed, load)
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
@@ -70,20 +74,24 @@ def test_conversations_go_on_after_a_restart_and_the_limit_is_held_at_each_step(
 
 
 def test_three_models_share_the_memory_of_two(tmp_path: Path) -> None:
-    outcome = by_itself(several.campaign, several.tiny(tmp_path), 24)
+    # With this seed nearly each question is for another model than the one before.
+    campaign = partial(several.campaign, clients=3, seed=145)
+    outcome = by_itself(campaign, several.tiny(tmp_path), 16)
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
-    assert outcome.answers == 24
+    assert outcome.answers == 16
     # Six are the first of each, and those by themselves in the end.
     assert sum(outcome.loads.values()) > 7, "nobody ever had to leave"
 
 
-def test_architectures_that_need_more_than_their_caches_answer_as_mlx_lm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["deepseek_v32", *wide(["plamo3", "recurrent_gemma"])])
+def test_architectures_that_need_more_than_their_caches_answer_as_mlx_lm(
+    tmp_path: Path, name: str
+) -> None:
     """deepseek_v32 keeps the padded batch; mlx-lm itself can't load olmo."""
-    names = ("plamo3", "recurrent_gemma", "deepseek_v32", "olmo")
-    rows = {row.name: row for row in architectures.campaign(names, tmp_path)}
+    rows = {row.name: row for row in architectures.campaign((name, "olmo"), tmp_path)}
     assert all(row.is_right for row in rows.values()), rows
-    assert [row.answers for row in rows.values()] == [30, 30, 30, 0]
-    assert all(rows[name].reused > 1000 for name in names[:3]), rows
+    assert [row.answers for row in rows.values()] == [30, 0]
+    assert rows[name].reused > 1000, rows
 
 
 def test_a_client_that_does_harm_harms_nobody_else(tiny_models: Path, tmp_path: Path) -> None:
@@ -105,6 +113,6 @@ def test_an_overload_leaves_nobody_without_an_answer_and_nothing_behind(
 
 def test_wrong_images_are_refused_and_right_ones_are_read_once(tmp_path: Path) -> None:
     model, sets = models.vision(tmp_path / "models")
-    outcome = images.campaign(model, [*sets, UNPROBED], tmp_path, every=4)
+    outcome = images.campaign(model, [*sets, UNPROBED], tmp_path, every=8)
     assert outcome.is_right, f"{outcome} {outcome.problems[:5]}"
-    assert outcome.statuses[400] > 20
+    assert outcome.statuses[400] > 10

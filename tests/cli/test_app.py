@@ -18,6 +18,7 @@ from omlx_server.cli.app import app
 from omlx_server.errors import InternalError, ModelUnavailable, OmlxError
 from tests.cli.paced_server import paced
 from tests.cli.program import HEAVY, ROOT, break_commands, commands, imported_by, program
+from tests.sweeps import sweep
 
 runner = CliRunner()
 
@@ -283,10 +284,7 @@ HOMELESS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("home", "command"),
-    [(home, command) for home in ("file/home", "~nobody") for command in HOMELESS],
-)
+@pytest.mark.parametrize(("home", "command"), sweep(("file/home", "~nobody"), HOMELESS))
 def test_a_home_that_can_not_be_used_is_no_bug_and_no_slip_of_the_pen(
     home: str, command: str, tmp_path: Path
 ) -> None:

@@ -17,6 +17,12 @@ def two() -> Iterator[Group]:
 
 
 @pytest.fixture(scope="package")
+def three() -> Iterator[Group]:
+    with group(3) as made:
+        yield made
+
+
+@pytest.fixture(scope="package")
 def four() -> Iterator[Group]:
     with group(4) as made:
         yield made

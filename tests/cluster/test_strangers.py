@@ -88,9 +88,9 @@ def besieged(server: ServerProcess, port: int) -> Iterator[None]:
     wait_for(lambda: process.num_threads() <= threads and process.num_fds() <= descriptors)
 
 
-def refusal(by_hand: ByHand, **changes: str) -> tuple[int, str]:
+def refusal(by_hand: ByHand, secret: str = "") -> tuple[int, str]:
     """The exit code and the last words of a rank that is not taken."""
-    with by_hand.rank(**changes) as process:
+    with by_hand.rank(secret) as process:
         _, told = process.communicate(timeout=PATIENCE)
         return process.returncode, told
 
@@ -108,27 +108,12 @@ def another_model(models: Path) -> Iterator[None]:
     kept.rename(own)
 
 
-def another_mlx(directory: Path) -> Path:
-    """A directory for Python's path, with which the version of MLX is another."""
-    told = directory / "mlx-0.0.1.dist-info" / "METADATA"
-    told.parent.mkdir()
-    told.write_text("Metadata-Version: 2.1\nName: mlx\nVersion: 0.0.1\n")
-    return directory
-
-
-def test_ranks_that_do_not_fit_are_refused(
-    server: ServerProcess, by_hand: ByHand, tmp_path: Path
-) -> None:
+def test_ranks_that_do_not_fit_are_refused(server: ServerProcess, by_hand: ByHand) -> None:
+    """tests/wiring/cluster/test_gathering.py has those of other versions."""
     code, told = refusal(by_hand, secret="another text")
     assert code == 2 and "it does not know the secret of this cluster" in told
     assert "a rank at 127.0.0.1 is refused: it does not know the secret" in server.log
     assert rank_1(server)["status"] == "away"
-
-    code, told = refusal(by_hand, path=str(another_mlx(tmp_path)))
-    assert code == 2 and "rank 0 refuses this rank: mlx 0.0.1 and not" in told
-    assert "a rank at 127.0.0.1 is refused: mlx 0.0.1 and not" in server.log
-    assert rank_1(server)["status"] == "refused"
-    assert "mlx 0.0.1 and not" in rank_1(server)["problem"]
 
     with another_model(by_hand.models):
         code, told = refusal(by_hand)

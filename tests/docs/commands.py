@@ -51,6 +51,7 @@ LEFT: Mapping[str, str] = MappingProxyType(
     {
         "uv tool": "needs the network",
         "pipx": "needs the network",
+        "pip install": "needs the network",
         "~/omlx/bin/pip": "needs the network",
         "~/omlx/bin/omlx-server": "is not installed here",
         "python3 -m venv": "makes a home for the two above",

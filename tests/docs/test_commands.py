@@ -45,15 +45,15 @@ def test_all_blocks_are_of_a_kind_that_is_tested() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_a_command(
-    command: Command, documented: Documented, home: Path, environ: dict[str, str]
-) -> None:
+def test_a_command(command: Command, request: pytest.FixtureRequest) -> None:
     if command.words[0].startswith("scripts/"):
         scripts.look_at(command)
     elif command.is_judged:
         judge(command.words[1:], command.environ)
     else:
-        run(command, documented.server.url, home, environ)
+        documented: Documented = request.getfixturevalue("documented")
+        home: Path = request.getfixturevalue("home")
+        run(command, documented.server.url, home, request.getfixturevalue("environ"))
 
 
 def run(command: Command, url: str, home: Path, environ: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.api.harness import ServerProcess
+from tests.sweeps import wide
 from tests.web.asking import SYSTEM, ask
 from tests.web.visits import (
     VIEWS,
@@ -28,6 +29,8 @@ SIZES: tuple[tuple[int, Literal["dark", "light"]], ...] = (
     (1400, "light"),
     (1400, "dark"),
 )
+# Each width once and each scheme once: axe-core takes longer than all the rest.
+LOOKED_AT: tuple[tuple[int, Literal["dark", "light"]], ...] = ((360, "dark"), (1400, "light"))
 ANSWER = """A prefix cache keeps what a model has computed of a prompt. The next prompt that begins
 the **same way** starts where the cache ends:
 
@@ -81,13 +84,12 @@ def asked(server: ServerProcess) -> None:
         ask(server, f"Where is the {animal} today, and what does it do all day long?")
 
 
-@pytest.mark.parametrize(("width", "scheme"), SIZES)
+@pytest.mark.parametrize(("width", "scheme"), [*LOOKED_AT, *wide(sorted({*SIZES} - {*LOOKED_AT}))])
 @pytest.mark.usefixtures("asked")
 def test_each_view_fits_and_is_accessible(
     visits: Visits, axe: str, pictures: Path, width: int, scheme: Literal["dark", "light"]
 ) -> None:
-    # Each width once and each scheme once: axe-core takes longer than all the rest.
-    looks = (width, scheme) in ((360, "dark"), (1400, "light"))
+    looks = (width, scheme) in LOOKED_AT
 
     def look(page: Page) -> list[Any]:
         return violations(page, axe) if looks else []

@@ -375,7 +375,7 @@ def test_our_own_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     path = makers.save(tmp_path / "models" / "tiny", "byte_level", CHATML)
     save_tiny(path, "llama", vocab_size=vocab)
     sets = [f"models.dirs={tmp_path / 'models'}", "memory.activation_reserve=64MB"]
-    plan = BenchPlan(seconds=12, repeats=2, lengths=(500, 1500), streams=(1, 2), turn_tokens=600)
+    plan = BenchPlan(seconds=6, repeats=1, lengths=(1500,), streams=(1, 2), turn_tokens=600)
     run = command.run
     monkeypatch.setattr(command, "run", lambda **said: run(**said, plan=plan))
     with serving("tiny", tmp_path, *sets) as server:

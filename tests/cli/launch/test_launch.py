@@ -22,6 +22,7 @@ from tests.api.encoders.models import save_ranker
 from tests.api.harness import UNPROBED, ServerProcess, serving
 from tests.cli.home import CONFIG
 from tests.models.directories import CHAT, make
+from tests.sweeps import sweep
 from tests.text import makers
 from tests.tiny_models import save_tiny
 
@@ -157,8 +158,7 @@ def test_opencode_and_aider(tiny: ServerProcess, home: Path, clients: str) -> No
     assert not (home / ".cache").exists()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-@pytest.mark.parametrize("key", ["", KEY, "it's $HOME`"])
+@pytest.mark.parametrize(("client", "key"), sweep(CLIENTS, ["", KEY, "it's $HOME`"]))
 def test_what_is_printed_does_the_same_and_shows_no_key(
     home: Path, clients: str, client: str, key: str
 ) -> None:

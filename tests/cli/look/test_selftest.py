@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from tests.doctor.selftest.subjects import save_model
+from tests.sweeps import wide
 
 ROOT = Path(__file__).parents[3]
 SETS = ("--set", "cache.block_tokens=16", "--set", "scheduler.prefill_chunk_tokens=64")
@@ -50,7 +51,7 @@ def test_a_model_is_tested_and_the_report_can_be_shared(home: Path, model: Path)
     assert not (home / ".cache" / "omlx_server" / "kv").exists()
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), *wide([(signal.SIGTERM, 143)])])
 def test_a_signal_ends_it_and_leaves_nothing(
     number: int, code: int, home: Path, model: Path
 ) -> None:
@@ -89,6 +90,6 @@ def test_what_can_not_be_done_is_told_in_one_line(arguments: list[str], words: s
 
 
 def test_json_on_stdout_is_the_report(home: Path, model: Path) -> None:
-    line, environ = command(home, "--model", str(model), "--quick", "--json")
-    done = subprocess.run(line, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300)
-    assert json.loads(done.stdout)["kind"] == "omlx-server self-test", done.stderr
+    words = ["doctor", "--model", str(model), "--quick", "--json", *SETS]
+    said = CliRunner().invoke(app, words)
+    assert json.loads(said.stdout)["kind"] == "omlx-server self-test", said.stderr

@@ -11,6 +11,8 @@ from tests.api.harness import ServerProcess
 from tests.cli.json_handler import JsonHandler
 
 runner = CliRunner()
+GREEDY = ("--temperature", "0")
+"""Others may end before they are cut."""
 TOLD_NOTHING = "hint: the server tells nothing of presets\n"
 
 
@@ -24,8 +26,9 @@ def cuts(result: Result) -> list[int]:
 
 
 def test_a_preset_counts_for_every_question(thinker: ServerProcess) -> None:
-    assert cuts(chat(thinker.url, "--preset", "brief", "--once", "Hi", "--once", "Yo")) == [3, 3]
-    said = chat(thinker.url, "--preset", "brief", "--max-tokens", "5", "--once", "Hi")
+    brief = (*GREEDY, "--preset", "brief")
+    assert cuts(chat(thinker.url, *brief, "--once", "Hi", "--once", "Yo")) == [3, 3]
+    said = chat(thinker.url, *brief, "--max-tokens", "5", "--once", "Hi")
     assert cuts(said) == [5], "what the command says wins"
 
 
@@ -37,7 +40,7 @@ def test_presets_are_listed_and_chosen_within_the_conversation(thinker: ServerPr
         *("  brief", "* long"),
         *("  brief", "  long"),
     ]
-    said = chat(thinker.url, stdin="\n".join(lines))
+    said = chat(thinker.url, *GREEDY, stdin="\n".join(lines))
     assert cuts(said) == [30, 3, 3]
     assert "error: thinker has no preset none\nhint: it has brief, long\n" in said.stderr
 

@@ -15,7 +15,7 @@ from omlx_server.text.tokenizer import Tokenizer
 from tests.text import chat_templates, makers
 from tests.text.conftest import Folder, Load
 
-bounded = settings(max_examples=60, deadline=None, derandomize=True)
+bounded = settings(max_examples=25, deadline=None, derandomize=True)
 shapes = pytest.mark.parametrize(
     ("family", "template"),
     [(family, shape) for family, own in chat_templates.FOR_FAMILY.items() for shape in own],
