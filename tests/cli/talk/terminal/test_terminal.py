@@ -67,9 +67,9 @@ def chatting(url: str, *words: str, **how: Any) -> Iterator[PseudoTerminal]:
 
 def say(terminal: PseudoTerminal, text: str) -> None:
     """Say it, and wait for the end of the answer."""
-    answers = terminal.text.count("tok/s")
+    answers = terminal.text.count("first token")
     terminal.type(text + ENTER)
-    terminal.shows("tok/s", answers + 1)
+    terminal.shows("first token", answers + 1)
     terminal.ends_with("\n>")
 
 
@@ -163,7 +163,7 @@ def test_a_plain_terminal_gets_no_codes_at_all(url: str, option: str, term: str)
     words = filter(None, (option,))
     with chatting(url, *words, columns=200, rows=60, TERM=term, NO_COLOR="1") as terminal:
         terminal.type("Hi\n")
-        assert "# Weather\n\nIt will **rain** all day long" in terminal.shows("tok/s")
+        assert "# Weather\n\nIt will **rain** all day long" in terminal.shows("first token")
         terminal.type(CTRL_C)
         terminal.shows("[Ctrl-C again leaves; so does Ctrl-D]\n>")
         terminal.type(CTRL_D)
@@ -217,8 +217,8 @@ def test_what_is_typed_into_an_answer_is_not_seen_in_it_and_is_the_next_message(
         terminal.shows("[thought for")
         before = len(terminal.raw)
         terminal.type("/system typed ahead" + ENTER)
-        terminal.shows("tok/s")
-        assert b"/system" not in terminal.raw[before:].partition(b"tok/s")[0]
+        terminal.shows("first token")
+        assert b"/system" not in terminal.raw[before:].partition(b"first token")[0]
         terminal.shows("> /system typed ahead\ntyped ahead\n>")
     cable.cut()
 
