@@ -1,6 +1,8 @@
-"""Limits on the engine's work for one grammar. The engine's fuel bounds neither a row of the
-parser nor an intersection of patterns, so only grammars small in both (`bounds.py`) run in the
-server."""
+"""Limits on the work of one grammar.
+
+The engine's fuel bounds neither a row of the parser nor an intersection of patterns, so only
+grammars small in both (`bounds.py`) run in the server.
+"""
 
 from llguidance import LLParserLimits
 
@@ -8,6 +10,9 @@ from llguidance import LLParserLimits
 # be open at once, since a row of the parser has few items then.
 MOST_SYMBOLS = 10_000
 MOST_SYMBOLS_AMBIGUOUS = 500
+# An answer's budget of processor time: so much, and so much more for each token.
+SECONDS = 0.1
+SECONDS_PER_TOKEN = 0.002
 
 
 def engine_limits(symbols: int | None = None) -> LLParserLimits:

@@ -11,8 +11,8 @@ from itertools import count
 from threading import Lock
 from weakref import finalize
 
-from omlx_server.text.grammar.budget import SECONDS, SECONDS_PER_TOKEN
 from omlx_server.text.grammar.constraint import SLOW, costly
+from omlx_server.text.grammar.limits import SECONDS, SECONDS_PER_TOKEN
 from omlx_server.text.grammar.masks import mask_of
 from omlx_server.text.grammar.prover import Prover
 
@@ -92,7 +92,7 @@ class Walker:
         gone, self._gone = self._gone, []
         seconds = SECONDS + len(tokens) * SECONDS_PER_TOKEN
         job = {"state": number, "take": tokens, "forget": gone, "seconds": seconds}
-        state = self._prover.step(job, seconds=PATIENCE + seconds)
+        state = self._prover.ask(job, PATIENCE + seconds)
         return None if state is None else View(mask=state[1], **state[0])
 
     def _over(self, tokens: int) -> View:
