@@ -2,12 +2,11 @@
 `call:f{city:<|"|>Rome<|"|>,days:3}`."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.text.encoding.utf8 import whole
-from omlx_server.text.tool_calls.plain_json import dumped
+from omlx_server.text.tool_calls.plain_json import dumped, json_object
 from omlx_server.text.tool_calls.values import literal
 
 _MAX_DEPTH = 100
@@ -19,44 +18,40 @@ _STRING = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*+\1""", re.DOTALL)
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 
 
-@dataclass(frozen=True, slots=True)
-class LiteralCall:
-    """`arguments`: each parameter's value as JSON text."""
+Call = tuple[str, str]
+"""A call's name, and its arguments as JSON text."""
 
-    name: str
-    arguments: Mapping[str, str]
-
-
-Parse = Callable[[str], Sequence[LiteralCall]]
+Parse = Callable[[str], Sequence[Call]]
 """The calls of a text that holds nothing else; none where it holds something else."""
 
 
-def python_calls(text: str) -> Sequence[LiteralCall]:
+def python_calls(text: str) -> Sequence[Call]:
     """Return the calls in Python's notation. Names and keys may have hyphens."""
     calls = guarded(_python_calls, text.strip())
     return [] if isinstance(calls, Crash) else calls
 
 
 def quoted_calls(quote: str) -> Parse:
-    def parse(text: str) -> Sequence[LiteralCall]:
+    def parse(text: str) -> Sequence[Call]:
         calls = guarded(_Quoted(text, quote).calls)
         return [] if isinstance(calls, Crash) else calls
 
     return parse
 
 
-def _python_calls(text: str) -> list[LiteralCall]:
+def _python_calls(text: str) -> list[Call]:
     if text.startswith("["):
         if _end_of(text, 0) != len(text):
             raise ValueError("more than a list")
         text = text[1:-1].rstrip().removesuffix(",")
-    calls, position = list[LiteralCall](), 0
+    calls, position = list[Call](), 0
     while position < len(text.rstrip()):
         match = _CALL.match(text, position)
         if match is None:
             raise ValueError("no call")
         end = _end_of(text, text.index("(", match.end(1)))
-        calls.append(LiteralCall(match[1], _python_arguments(text[match.end() : end - 1])))
+        arguments = _python_arguments(text[match.end() : end - 1])
+        calls.append((whole(match[1]), json_object(arguments)))
         behind = text[end:].lstrip(" \t\r\n,;")
         position = len(text) - len(behind)
     return calls
@@ -128,8 +123,8 @@ class _Quoted:
         self._quote = quote
         self._at = 0
 
-    def calls(self) -> list[LiteralCall]:
-        calls: list[LiteralCall] = []
+    def calls(self) -> list[Call]:
+        calls: list[Call] = []
         self._skip("")
         while self._at < len(self._text):
             match = _QUOTED_CALL.match(self._text, self._at)
@@ -137,7 +132,7 @@ class _Quoted:
                 raise ValueError("no call")
             self._at = match.end()
             arguments = dict(self._members(0))
-            calls.append(LiteralCall(match[1], arguments))
+            calls.append((whole(match[1]), json_object(arguments)))
             self._skip(",;")
         return calls
 
@@ -161,8 +156,7 @@ class _Quoted:
         if self._text.startswith(self._quote, self._at):
             return dumped(whole(self._string()))
         if first == "{":
-            pairs = self._members(depth + 1)
-            return "{" + ", ".join(f"{dumped(key)}: {value}" for key, value in pairs) + "}"
+            return json_object(dict(self._members(depth + 1)))
         if first == "[":
             return self._list(depth)
         text = self._bare(",}]").strip()

@@ -3,8 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from omlx_server.text.markers import earliest, held_length
+from omlx_server.text.markers import at, earliest, held_length
 from omlx_server.text.parts import Part, merged
+from omlx_server.text.tool_calls.json_calls import NamedCall
+from omlx_server.text.tool_calls.numbering import Numbering
 
 
 class StreamParser(ABC):
@@ -42,3 +44,41 @@ class StreamParser(ABC):
     def _taken(self) -> list[Part]:
         parts, self._parts = self._parts, []
         return merged(parts)
+
+
+class AddressedParser(StreamParser):
+    """Base of parsers of messages whose header names a tool: the text is the arguments, at most
+    up to one of `ends`. The step `_behind_call` reads on."""
+
+    def __init__(
+        self, first: Callable[[str], str], numbering: Numbering, ends: Sequence[str]
+    ) -> None:
+        super().__init__(first)
+        self._numbering = numbering
+        self._ends = ends
+        self._call: NamedCall | None = None
+
+    @abstractmethod
+    def _behind_call(self, text: str) -> str: ...
+    def _begin_call(self, name: str) -> None:
+        self._call = NamedCall(self._numbering, name)
+        self._read = self._arguments
+
+    def _end_call(self, *, cut: bool = False) -> None:
+        if self._call is not None:
+            self._parts += self._call.end(cut)
+        self._call, self._read = None, self._behind_call
+
+    def _arguments(self, text: str) -> str:
+        call = self._call
+        assert call is not None
+        for position, char in enumerate(text):
+            marker = None if call.repair.in_string else at(text, position, self._ends)
+            if call.repair.done or marker:
+                self._end_call()
+                return text[position:]
+            if marker == "":
+                self._held = text[position:]
+                return ""
+            self._parts += call.feed(char)
+        return ""
