@@ -40,7 +40,7 @@ _TOO_LARGE = "grammar size"
 
 
 # A matcher never takes a token itself: answers get copies.
-Made = LLMatcher | Walker | GrammarRefusal
+Made = LLMatcher | Walker
 
 
 class Grammars:
@@ -80,18 +80,16 @@ class Grammars:
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile, spec)
 
     def compile(self, spec: GrammarSpec) -> Constraint:
-        outcome = self._shared(spec)
-        if not isinstance(outcome, GrammarRefusal):
-            constraint = self._copy(outcome)
+        try:
+            constraint = self._copy(self._shared(spec))
             # Copies share the engine's lexer: one that came to its limits is of no use any more.
             constraint.mask()
-            if constraint.problem is None and (isinstance(outcome, LLMatcher) or outcome.alive):
+            if constraint.problem is None:
                 return constraint
             self._forget(spec)
-            outcome = self._shared(spec)
-        if isinstance(outcome, GrammarRefusal):
-            raise refusal(spec, outcome.reason)
-        return self._copy(outcome)
+            return self._copy(self._shared(spec))
+        except GrammarRefusal as error:
+            raise refusal(spec, str(error)) from error
 
     @property
     def apart(self) -> int:
@@ -135,7 +133,7 @@ class Grammars:
             child.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _copy(self, found: LLMatcher | Walker) -> Constraint:
+    def _copy(self, found: Made) -> Constraint:
         if isinstance(found, Walker):
             return ApartConstraint(found)
         return GrammarConstraint(found.deep_copy(), self._vocabulary.size, self._eos_ids)
@@ -159,9 +157,8 @@ class Grammars:
     def _fulfil(self, spec: GrammarSpec, future: "Future[Made]") -> None:
         try:
             outcome = guarded(self._make, spec)
-            if isinstance(outcome, Crash | GrammarRefusal):
-                self._forget(spec)
             if isinstance(outcome, Crash):
+                self._forget(spec)
                 future.set_exception(outcome.error)
             else:
                 future.set_result(outcome)
@@ -176,34 +173,34 @@ class Grammars:
 
     def _make(self, spec: GrammarSpec) -> Made:
         if not self._vocabulary.eos_ids:
-            return GrammarRefusal("the model has no end-of-sequence token")
+            raise GrammarRefusal("the model has no end-of-sequence token")
         if spec.trusted:
             return self._compiled(spec.text, None)
         with self._prover() as prover:
             # Lark and GBNF look alike to a client, and the child tells them apart.
             kind = "grammar" if spec.kind is GrammarKind.GRAMMAR else "engine"
             proven = prover.prove(kind, spec.text, seconds=self.seconds)
-            if isinstance(proven, GrammarRefusal):
-                return proven
-            if spec.symbols:
-                outcome = self._compiled(proven, spec.symbols)
-                if isinstance(outcome, LLMatcher) or _TOO_LARGE not in outcome.reason:
-                    return outcome
+            try:
+                return self._compiled(proven, spec.symbols)
+            except GrammarRefusal as error:
+                if _TOO_LARGE not in str(error):
+                    raise
             return self._apart(proven, prover)
 
-    def _compiled(self, grammar: str, symbols: int | None) -> LLMatcher | GrammarRefusal:
+    def _compiled(self, grammar: str, symbols: int | None) -> LLMatcher:
+        if symbols == 0:
+            raise GrammarRefusal(_TOO_LARGE)
         self.compiled += 1
         limits = engine_limits(symbols)
         matcher = LLMatcher(self._vocabulary.engine, grammar, log_level=0, limits=limits)
-        return GrammarRefusal(matcher.get_error()) if matcher.is_error() else matcher
+        if matcher.is_error():
+            raise GrammarRefusal(matcher.get_error())
+        return matcher
 
-    def _apart(self, grammar: str, prover: Prover) -> Walker | GrammarRefusal:
+    def _apart(self, grammar: str, prover: Prover) -> Walker:
         self._make_room()
         size, eos_ids = self._vocabulary.size, self._vocabulary.eos_ids
-        refused = prover.walk(free_spelling(grammar), size, eos_ids, seconds=self.seconds)
-        if refused is not None:
-            prover.close()
-            return refused
+        prover.walk(free_spelling(grammar), size, eos_ids, seconds=self.seconds)
         walker = Walker(prover, size, self._eos_ids)
         with self._lock:
             self._walkers.append(walker)
@@ -232,12 +229,13 @@ class Grammars:
         try:
             yield prover
         finally:
-            if not prover.walks and not self._kept(prover):
-                prover.close()
+            if prover not in [walker.prover for walker in self._walkers]:
+                self._put_back(prover)
 
-    def _kept(self, prover: Prover) -> bool:
+    def _put_back(self, prover: Prover) -> None:
         with self._lock:
-            keeps = prover.alive and not self._idle and not self._closed
+            keeps = not (self._idle or self._closed or prover.walks) and prover.alive
             if keeps:
                 self._idle.append(prover)
-        return keeps
+        if not keeps:
+            prover.close()

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,8 @@ _PATIENCE = 10
 _SOURCES = str(Path(__file__).parents[3])
 
 
-@dataclass(frozen=True, slots=True)
-class GrammarRefusal:
-    """`reason` completes the sentence "the grammar can't be used: …"."""
-
-    reason: str
+class GrammarRefusal(ValueError):
+    """Why a grammar is refused. It completes the sentence "the grammar can't be used: …"."""
 
 
 Reply = tuple[dict[str, Any], bytes]
@@ -59,27 +55,24 @@ class Prover:
     def alive(self) -> bool:
         return self._child.poll() is None
 
-    def prove(self, kind: str, text: str, *, seconds: float) -> str | GrammarRefusal:
-        """Try a grammar for `seconds` of processor time. Return its text in the engine's form,
-        or why it is refused."""
-        reply = self._told({"kind": kind, "text": text}, seconds)
-        return reply if isinstance(reply, GrammarRefusal) else str(reply["grammar"])
+    def prove(self, kind: str, text: str, *, seconds: float) -> str:
+        """Try a grammar for `seconds` of processor time. Return its text in the engine's form.
+        Raises GrammarRefusal."""
+        return str(self._told({"kind": kind, "text": text}, seconds)["grammar"])
 
-    def walk(
-        self, grammar: str, size: int, eos: list[int], *, seconds: float
-    ) -> GrammarRefusal | None:
-        """Make the process follow one proven grammar from now on. Return why it is refused, or
-        None."""
+    def walk(self, grammar: str, size: int, eos: list[int], *, seconds: float) -> None:
+        """Make the process follow one proven grammar from now on. Raises GrammarRefusal."""
         self.walks = True
-        reply = self._told({"walk": grammar, "size": size, "eos": eos}, seconds)
-        return reply if isinstance(reply, GrammarRefusal) else None
+        self._told({"walk": grammar, "size": size, "eos": eos}, seconds)
 
-    def _told(self, asked: Mapping[str, Any], seconds: float) -> Mapping[str, Any] | GrammarRefusal:
+    def _told(self, asked: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         reply = self.ask({**asked, "seconds": seconds}, _PATIENCE * seconds)
         if reply is None:
-            return GrammarRefusal(self._cause_of_death(seconds))
+            raise GrammarRefusal(self._cause_of_death(seconds))
         answer, _ = reply
-        return GrammarRefusal(answer["error"]) if answer["error"] else answer
+        if answer["error"]:
+            raise GrammarRefusal(answer["error"])
+        return answer
 
     def ask(self, asked: Mapping[str, Any] | bytes, seconds: float) -> Reply | None:
         """Return the reply to one line; None if the process died, which it does after `seconds`
