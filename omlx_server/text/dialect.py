@@ -13,7 +13,8 @@ from omlx_server.core.model_files.parser_signs import (
 )
 from omlx_server.text.reasoning.style import STYLES, Opening, Style, opening_of
 from omlx_server.text.templates.call_turns import CallTurns
-from omlx_server.text.templates.system_turns import Render, SystemTurns
+from omlx_server.text.templates.system_turns import SystemTurns
+from omlx_server.text.templates.trials import Render
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tool_calls.fallback import supports_tools
 from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, CallFormat
