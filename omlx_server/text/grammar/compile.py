@@ -7,7 +7,7 @@ A client's grammar is first compiled in a child process (`prover.py`), and stays
 import asyncio
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
@@ -18,9 +18,8 @@ from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.request import Constraint
 from omlx_server.errors import Unavailable
 from omlx_server.text.encoding.low_priority import be_polite
+from omlx_server.text.grammar.bounds import engine_limits
 from omlx_server.text.grammar.constraint import GrammarConstraint
-from omlx_server.text.grammar.free_text import Free
-from omlx_server.text.grammar.limits import engine_limits
 from omlx_server.text.grammar.own_process import ApartConstraint, Walker, free_spelling
 from omlx_server.text.grammar.prover import GrammarRefusal, Prover
 from omlx_server.text.grammar.to_grammar import GrammarKind, GrammarSpec, refusal
@@ -53,7 +52,7 @@ class Grammars:
     most_apart = 8
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._eos_ids = frozenset(vocabulary.eos_ids)
         self._threads = ThreadPoolExecutor(
             WORKERS, thread_name_prefix="grammar", initializer=be_polite, initargs=(NICE,)
@@ -64,15 +63,6 @@ class Grammars:
         self._idle: list[Prover] = []
         self._closed = False
         self.compiled = 0
-
-    @property
-    def special_id(self) -> Callable[[str], int | None]:
-        return self._vocabulary.special_id
-
-    def free(self, calls: Constraint) -> Free:
-        """Return a constraint that allows any text, with calls as in `calls`."""
-        vocabulary = self._vocabulary
-        return Free(calls, vocabulary.size, vocabulary.eos_ids, vocabulary.bytes_of)
 
     async def constraint(self, spec: GrammarSpec) -> Constraint:
         """Return a new constraint. Raises BadRequest that names the field, Unavailable where no
@@ -99,8 +89,8 @@ class Grammars:
     def warm(self, memory_limit: int = sys.maxsize) -> None:
         """Make the engine and a child process ahead, unless the child would be much of the
         `memory_limit` (bytes)."""
-        if self._vocabulary.eos_ids:
-            _ = self._vocabulary.engine
+        if self.vocabulary.eos_ids:
+            _ = self.vocabulary.engine
             if memory_limit >= _LIMIT_WITH_CHILD:
                 with self._prover():
                     pass
@@ -136,23 +126,20 @@ class Grammars:
     def _copy(self, found: Made) -> Constraint:
         if isinstance(found, Walker):
             return ApartConstraint(found)
-        return GrammarConstraint(found.deep_copy(), self._vocabulary.size, self._eos_ids)
+        return GrammarConstraint(found.deep_copy(), self.vocabulary.size, self._eos_ids)
 
     def _shared(self, spec: GrammarSpec) -> Made:
         with self._lock:
-            future = self._known.get(spec)
-            mine = future is None
-            if future is None:
-                future = self._known[spec] = Future()
+            new: Future[Made] = Future()
+            future = self._known.setdefault(spec, new)
             self._known.move_to_end(spec)
-            while len(self._known) > 1 and self._is_full():
+            while len(self._known) > 1 and (
+                len(self._known) > self.entries or self._nbytes() > self.most_bytes
+            ):
                 self._known.popitem(last=False)
-        if mine:
+        if future is new:
             self._fulfil(spec, future)
         return future.result()
-
-    def _is_full(self) -> bool:
-        return len(self._known) > self.entries or self._nbytes() > self.most_bytes
 
     def _fulfil(self, spec: GrammarSpec, future: "Future[Made]") -> None:
         try:
@@ -172,7 +159,7 @@ class Grammars:
             self._known.pop(spec, None)
 
     def _make(self, spec: GrammarSpec) -> Made:
-        if not self._vocabulary.eos_ids:
+        if not self.vocabulary.eos_ids:
             raise GrammarRefusal("the model has no end-of-sequence token")
         if spec.trusted:
             return self._compiled(spec.text, None)
@@ -192,14 +179,14 @@ class Grammars:
             raise GrammarRefusal(_TOO_LARGE)
         self.compiled += 1
         limits = engine_limits(symbols)
-        matcher = LLMatcher(self._vocabulary.engine, grammar, log_level=0, limits=limits)
+        matcher = LLMatcher(self.vocabulary.engine, grammar, log_level=0, limits=limits)
         if matcher.is_error():
             raise GrammarRefusal(matcher.get_error())
         return matcher
 
     def _apart(self, grammar: str, prover: Prover) -> Walker:
         self._make_room()
-        size, eos_ids = self._vocabulary.size, self._vocabulary.eos_ids
+        size, eos_ids = self.vocabulary.size, self.vocabulary.eos_ids
         prover.walk(free_spelling(grammar), size, eos_ids, seconds=self.seconds)
         walker = Walker(prover, size, self._eos_ids)
         with self._lock:
@@ -225,7 +212,7 @@ class Grammars:
         with self._lock:
             prover = self._idle.pop() if self._idle else None
         if prover is None or not prover.alive:
-            prover = Prover(self._vocabulary.described())
+            prover = Prover(self.vocabulary.described())
         try:
             yield prover
         finally:

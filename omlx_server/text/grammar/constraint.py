@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from llguidance import LLMatcher
 
-from omlx_server.text.grammar.limits import SECONDS, SECONDS_PER_TOKEN
+from omlx_server.text.grammar.bounds import SECONDS, SECONDS_PER_TOKEN
 from omlx_server.text.grammar.masks import mask_of, set_bits
 
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from itertools import count
 from threading import Lock
 from weakref import finalize
 
+from omlx_server.text.grammar.bounds import SECONDS, SECONDS_PER_TOKEN
 from omlx_server.text.grammar.constraint import SLOW, costly
-from omlx_server.text.grammar.limits import SECONDS, SECONDS_PER_TOKEN
 from omlx_server.text.grammar.masks import mask_of
 from omlx_server.text.grammar.prover import Prover
 

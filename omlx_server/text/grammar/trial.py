@@ -29,8 +29,8 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.text.encoding.low_priority import be_polite
+from omlx_server.text.grammar.bounds import engine_limits
 from omlx_server.text.grammar.constraint import GrammarConstraint
-from omlx_server.text.grammar.limits import engine_limits
 
 T = TypeVar("T")
 
