@@ -64,7 +64,7 @@ def _python_arguments(text: str) -> dict[str, str]:
         match = _KEY.match(text, position)
         if match is None:
             raise ValueError("no name of a parameter")
-        end = _end_of_value(text, match.end())
+        end = _end_of(text, match.end(), of_value=True)
         arguments[whole(match[1])] = _python_value(text[match.end() : end].strip())
         position = end + 1
     return arguments
@@ -77,23 +77,26 @@ def _python_value(text: str) -> str:
     return dumped(value)
 
 
-def _end_of(text: str, position: int) -> int:
+def _end_of(text: str, position: int, *, of_value: bool = False) -> int:
+    """Return where the bracket at `position` ends, or the value there, before a comma."""
     open_ones: list[str] = []
     while position < len(text):
         char = text[position]
+        if of_value and char == "," and not open_ones:
+            return position
         if char in "\"'":
             position = _end_of_string(text, position) - 1
         elif char in _CLOSERS:
             open_ones.append(_CLOSERS[char])
-        elif open_ones and char == open_ones[-1]:
-            open_ones.pop()
-            if not open_ones:
-                return position + 1
-        elif char in ")]}":
+        elif char in ")]}" and (not open_ones or char != open_ones.pop()):
             break
         position += 1
+        if not (open_ones or of_value):
+            return position
         if len(open_ones) > _MAX_DEPTH:
             break
+    if of_value and position == len(text) and not open_ones:
+        return position
     raise ValueError("brackets do not match")
 
 
@@ -102,19 +105,6 @@ def _end_of_string(text: str, position: int) -> int:
     if string is None:
         raise ValueError("a string without an end")
     return string.end()
-
-
-def _end_of_value(text: str, position: int) -> int:
-    while position < len(text):
-        char = text[position]
-        if char in "\"'":
-            position = _end_of_string(text, position) - 1
-        elif char in _CLOSERS:
-            position = _end_of(text, position) - 1
-        elif char == ",":
-            return position
-        position += 1
-    return len(text)
 
 
 class _Quoted:

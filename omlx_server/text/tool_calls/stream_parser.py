@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from omlx_server.text.markers import at, earliest, held_length
+from omlx_server.text.markers import at, held_length
 from omlx_server.text.parts import Part, merged
 from omlx_server.text.tool_calls.json_calls import NamedCall
 from omlx_server.text.tool_calls.numbering import Numbering
@@ -33,12 +33,14 @@ class StreamParser(ABC):
     @abstractmethod
     def _end(self, held: str, cut: bool) -> None: ...
     def _until(self, text: str, markers: Sequence[str]) -> tuple[str, str, str]:
-        match = earliest(text, markers)
-        if match is None:
+        """Return the text before the first of `markers`, the longer of two, that one, and the
+        text behind it. Without one the end that may begin one is held back."""
+        starts = [(place, -len(m), m) for m in markers if (place := text.find(m)) >= 0]
+        if not starts:
             sure = len(text) - held_length(text, markers)
             self._held = text[sure:]
             return text[:sure], "", ""
-        position, marker = match
+        position, _, marker = min(starts)
         return text[:position], marker, text[position + len(marker) :]
 
     def _taken(self) -> list[Part]:
