@@ -81,10 +81,11 @@ def dialect_of(
         template, tokenizer.vocabulary, tokenizer.tool_parser, shows_tools=shows_tools
     )
     beside = "" if shows_tools or tool_parser else parser_beside(template)
+    beside = "" if beside == family else beside
     beside_tools: Render = partial(render, tools=[_TOOL])
     systems = SystemTurns.of(render) if sources else SystemTurns()
     return Dialect(
-        family=_beside(FAMILIES[family], beside),
+        family=replace(FAMILIES[family], beside=FAMILIES[beside]) if beside else FAMILIES[family],
         style=style,
         thinks=style is not None and style.start in template,
         shows_tools=shows_tools,
@@ -93,10 +94,6 @@ def dialect_of(
         calls=CallTurns.of(beside_tools) if shows_tools else CallTurns(),
         recipients=has_recipients(template),
     )
-
-
-def _beside(family: CallFormat, other: str) -> CallFormat:
-    return family if other in ("", family.name) else replace(family, beside=FAMILIES[other])
 
 
 def shown_ids(tokenizer: Tokenizer, markers: Iterable[str]) -> frozenset[int]:

@@ -66,9 +66,8 @@ class GrammarConstraint:
         """Return the tokens of the only possible text, without an end token."""
         if self.problem is not None or self._matcher.is_stopped():
             return []
-        return self._timed(self._matcher.compute_ff_tokens) or self._only()
-
-    def _only(self) -> list[int]:
+        if forced := self._timed(self._matcher.compute_ff_tokens):
+            return forced
         allowed = self._few(1)
         return allowed if self.problem is None and not self._eos_ids.issuperset(allowed) else []
 

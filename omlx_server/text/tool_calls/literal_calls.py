@@ -121,23 +121,21 @@ class _Quoted:
             if match is None:
                 raise ValueError("no call")
             self._at = match.end()
-            arguments = dict(self._members(0))
-            calls.append((whole(match[1]), json_object(arguments)))
+            calls.append((whole(match[1]), self._object(0)))
             self._skip(",;")
         return calls
 
-    def _members(self, depth: int) -> list[tuple[str, str]]:
+    def _object(self, depth: int) -> str:
         self._expect("{")
-        members: list[tuple[str, str]] = []
+        members: dict[str, str] = {}
         while self._peek() != "}":
-            key = (
-                self._string() if self._text.startswith(self._quote, self._at) else self._bare(":")
-            )
+            is_quoted = self._text.startswith(self._quote, self._at)
+            key = self._string() if is_quoted else self._bare(":")
             self._expect(":")
-            members.append((whole(key.strip().strip("\"'")), self._value(depth)))
+            members[whole(key.strip().strip("\"'"))] = self._value(depth)
             self._skip(",")
         self._expect("}")
-        return members
+        return json_object(members)
 
     def _value(self, depth: int) -> str:
         if depth > _MAX_DEPTH:
@@ -146,7 +144,7 @@ class _Quoted:
         if self._text.startswith(self._quote, self._at):
             return dumped(whole(self._string()))
         if first == "{":
-            return json_object(dict(self._members(depth + 1)))
+            return self._object(depth + 1)
         if first == "[":
             return self._list(depth)
         text = self._bare(",}]").strip()

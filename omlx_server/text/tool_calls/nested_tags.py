@@ -16,7 +16,7 @@ def nested(text: str, mark: str, schema: ParameterSchema, depth: int = 0) -> str
     values = [nested(inner, mark, schema.of_member(key), depth + 1) for key, inner in members]
     if all(key == "item" for key, _ in members):
         return f"[{', '.join(values)}]"
-    return json_object(dict(zip((key for key, _ in members), values, strict=True)))
+    return json_object(dict(zip([key for key, _ in members], values, strict=True)))
 
 
 def _members(text: str, mark: str) -> list[tuple[str, str]] | None:
