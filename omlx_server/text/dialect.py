@@ -13,7 +13,8 @@ from omlx_server.core.model_files.parser_signs import (
 )
 from omlx_server.text.reasoning.style import STYLES, Opening, Style, opening_of
 from omlx_server.text.templates.call_turns import CallTurns
-from omlx_server.text.templates.system_turns import Render, SystemTurns
+from omlx_server.text.templates.system_turns import SystemTurns
+from omlx_server.text.templates.trials import Render
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tool_calls.fallback import supports_tools
 from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, CallFormat
@@ -80,10 +81,11 @@ def dialect_of(
         template, tokenizer.vocabulary, tokenizer.tool_parser, shows_tools=shows_tools
     )
     beside = "" if shows_tools or tool_parser else parser_beside(template)
+    beside = "" if beside == family else beside
     beside_tools: Render = partial(render, tools=[_TOOL])
     systems = SystemTurns.of(render) if sources else SystemTurns()
     return Dialect(
-        family=_beside(FAMILIES[family], beside),
+        family=replace(FAMILIES[family], beside=FAMILIES[beside]) if beside else FAMILIES[family],
         style=style,
         thinks=style is not None and style.start in template,
         shows_tools=shows_tools,
@@ -92,10 +94,6 @@ def dialect_of(
         calls=CallTurns.of(beside_tools) if shows_tools else CallTurns(),
         recipients=has_recipients(template),
     )
-
-
-def _beside(family: CallFormat, other: str) -> CallFormat:
-    return family if other in ("", family.name) else replace(family, beside=FAMILIES[other])
 
 
 def shown_ids(tokenizer: Tokenizer, markers: Iterable[str]) -> frozenset[int]:

@@ -10,17 +10,9 @@ Tiles = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
-    """`write`: the markup of an image cut into rows and columns of tiles, (0, 0) for none.
-    `controls`: tokens that the model must have, `placeholder` first."""
-
-    write: Callable[[Tiles], str]
-    controls: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ImageMarkup:
-    """The markup of one model. `placeholder`: the id of the token that stands for a run."""
+    """The markup of one model. `write`: that of an image cut into rows and columns of tiles,
+    (0, 0) for none. `placeholder`: the id of the token that stands for a run."""
 
     write: Callable[[Tiles], str]
     placeholder: int
@@ -28,13 +20,13 @@ class ImageMarkup:
     @classmethod
     def of(cls, family: str, tokenizer: Tokenizer) -> "ImageMarkup":
         """Raises LoadFailed if the tokenizer lacks the family's tokens."""
-        markup = _FAMILIES[family]
-        ids = {text: tokenizer.token_id(text) for text in markup.controls}
+        write, controls = _FAMILIES[family]
+        ids = {text: tokenizer.token_id(text) for text in controls}
         lacks = next((text for text, id in ids.items() if id is None), None)
-        placeholder = ids[markup.controls[0]]
+        placeholder = ids[controls[0]]
         if lacks is not None or placeholder is None:
             raise LoadFailed(f"the model's prompts can't show images: there is no token {lacks}")
-        return cls(markup.write, placeholder)
+        return cls(write, placeholder)
 
 
 def _qwen(tiles: Tiles) -> str:
@@ -56,8 +48,9 @@ def _idefics3(tiles: Tiles) -> str:
     return f"{front}{around}<global-img><image>{around}"
 
 
-_FAMILIES: Mapping[str, _Family] = {
-    "qwen": _Family(_qwen, ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")),
-    "gemma3": _Family(_gemma3, ("<image_soft_token>", "<start_of_image>", "<end_of_image>")),
-    "idefics3": _Family(_idefics3, ("<image>", "<fake_token_around_image>")),
+# Beside the writer: tokens that the model must have, the placeholder first.
+_FAMILIES: Mapping[str, tuple[Callable[[Tiles], str], tuple[str, ...]]] = {
+    "qwen": (_qwen, ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")),
+    "gemma3": (_gemma3, ("<image_soft_token>", "<start_of_image>", "<end_of_image>")),
+    "idefics3": (_idefics3, ("<image>", "<fake_token_around_image>")),
 }

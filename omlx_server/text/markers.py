@@ -3,16 +3,6 @@
 from collections.abc import Sequence
 
 
-def earliest(text: str, markers: Sequence[str], start: int = 0) -> tuple[int, str] | None:
-    """Return position and text of the first marker at or after `start`, the longer of two; None
-    without one."""
-    matches = [(position, -len(m), m) for m in markers if (position := text.find(m, start)) >= 0]
-    if not matches:
-        return None
-    position, _, marker = min(matches)
-    return position, marker
-
-
 def held_length(text: str, markers: Sequence[str]) -> int:
     """Return the length of the longest end of `text` that begins a marker, but is not a whole
     one."""

@@ -86,9 +86,9 @@ class Tokenizer:
             source.backend_tokenizer,
             eos_ids=_eos_ids(model_dir, source.eos_token_id)
             | _channel_ends(source.backend_tokenizer),
-            chat_templates=_templates(
-                _template_of(source, model_dir) if template is None else template
-            ),
+            chat_templates=_templates(source, model_dir)
+            if template is None
+            else {"default": template},
             template_variables=source.special_tokens_map,
             tool_parser=source.init_kwargs.get("tool_parser_type"),
         )
@@ -162,22 +162,12 @@ class Tokenizer:
         return self._backend.token_to_id(text)
 
 
-def _templates(given: str | Mapping[str, str] | None) -> Mapping[str, str]:
-    if given is None:
-        return {}
-    return {"default": given} if isinstance(given, str) else given
-
-
-def _template_of(
-    source: PreTrainedTokenizerFast, model_dir: Path
-) -> str | Mapping[str, str] | None:
+def _templates(source: PreTrainedTokenizerFast, model_dir: Path) -> Mapping[str, str]:
     coded = CODED_TEMPLATES.get(source.init_kwargs.get("chat_template_type", ""))
-    return coded or source.chat_template or _of_processor(model_dir)
-
-
-def _of_processor(model_dir: Path) -> str | None:
-    template = _json(model_dir / "chat_template.json").get("chat_template")
-    return template if isinstance(template, str) else None
+    if isinstance(own := coded or source.chat_template, Mapping):
+        return own
+    template = own or _json(model_dir / "chat_template.json").get("chat_template")
+    return {"default": template} if isinstance(template, str) else {}
 
 
 def _tokenizer_config(model_dir: Path) -> PreTrainedConfig:

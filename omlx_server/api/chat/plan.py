@@ -10,6 +10,7 @@ from omlx_server.core.request import Constraint, SamplingParams
 from omlx_server.text.answers.bad_words import BadWords, spellings
 from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.dialect import shown_ids
+from omlx_server.text.grammar.free_text import Free
 from omlx_server.text.grammar.to_grammar import GrammarSpec
 from omlx_server.text.grammar.tools import forced_calls, free_calls
 from omlx_server.text.reasoning.channels import Framed, frame
@@ -35,7 +36,7 @@ def plan_of(chat: ChatRequest, model: ServedModel) -> ChatPlan:
     toolbox, wanted = toolbox_of(chat), chat.format
     if not toolbox.callable or model.dialect.in_channels:
         return ChatPlan(toolbox, wanted, None)
-    special_id = model.grammars.special_id
+    special_id = model.grammars.vocabulary.special_id
     if toolbox.required:
         grammar = forced_calls(toolbox.callable, special_id, many=toolbox.many)
         return ChatPlan(toolbox, grammar, JSON_TOOLS)
@@ -96,7 +97,7 @@ async def constraint_of(
     if plan.grammar is not None:
         inner = await model.grammars.constraint(plan.grammar)
     if inner is not None and plan.free:
-        inner = model.grammars.free(inner)
+        inner = Free(inner, model.grammars.vocabulary)
     budget, markers = _thinking_budget(chat, model), model.markers
     if model.dialect.in_channels:
         inner = await _in_channels(inner, plan.toolbox, budget, model, opening)
@@ -119,7 +120,7 @@ async def _in_channels(
         return answer
     spec = frame(
         toolbox.callable,
-        model.grammars.special_id,
+        model.grammars.vocabulary.special_id,
         opening,
         required=toolbox.required,
         enforced=enforced,

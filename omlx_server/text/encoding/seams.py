@@ -90,10 +90,9 @@ _BEFORE_A_MARK = _Kind(
 
 
 class Seams:
-    """`size`: a piece ends at the first seam behind so many characters. `longest`: the most
-    bytes of a piece."""
+    """`size`: a piece ends at the first seam behind so many characters."""
 
-    def __init__(self, backend: Backend, *, size: int, longest: int = LONGEST) -> None:
+    def __init__(self, backend: Backend, *, size: int) -> None:
         added = list(backend.get_added_tokens_decoder().values())
         letters, marks = (_LETTERS, _MARKS) if keeps_letters(backend) else ("", "")
         kinds = list(_candidates(added))
@@ -108,13 +107,13 @@ class Seams:
             kind.within(letters, marks) for kind in kinds if self._holds(backend, kind, letters)
         ]
         self._pattern = re.compile("|".join(held) or r"(?!)")
-        self._size, self._longest = size, longest
+        self._size = size
 
     def pieces(self, text: str) -> Iterator[str]:
-        """Return the pieces of `text`. Raises NoSeam where one would be longer than `longest`."""
+        """Return the pieces of `text`. Raises NoSeam where one would be longer than LONGEST."""
         start = 0
         while len(text) - start > self._size:
-            seam = self._seam(text, start + self._size, start + self._longest)
+            seam = self._seam(text, start + self._size, start + LONGEST)
             if seam is None:
                 break
             yield self._checked(text[start : seam.start()])
@@ -128,8 +127,8 @@ class Seams:
         return None
 
     def _checked(self, piece: str) -> str:
-        if 4 * len(piece) > self._longest and len(piece.encode()) > self._longest:
-            raise NoSeam(self._longest)
+        if 4 * len(piece) > LONGEST and len(piece.encode()) > LONGEST:
+            raise NoSeam(LONGEST)
         return piece
 
     def _are_apart(self, left: str, right: str) -> bool:

@@ -1,10 +1,21 @@
-"""Bounds the size of a grammar that may run in the server's own process. Errs on the safe side."""
+"""Bounds on the work of one grammar.
+
+The engine's fuel bounds neither a row of the parser nor an intersection of patterns, so only
+grammars small in both run in the server. What is not surely small runs in a process of its own.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from omlx_server.text.grammar.limits import MOST_SYMBOLS, MOST_SYMBOLS_AMBIGUOUS
+from llguidance import LLParserLimits
 
+# The most symbols of a grammar that is run in the server: more of them where few alternatives can
+# be open at once, since a row of the parser has few items then.
+MOST_SYMBOLS = 10_000
+MOST_SYMBOLS_AMBIGUOUS = 500
+# An answer's budget of processor time: so much, and so much more for each token.
+SECONDS = 0.1
+SECONDS_PER_TOKEN = 0.002
 _FEW_BRANCHES = 50
 _APPLIED_IN_PLACE = ("allOf", "anyOf", "oneOf", "$ref")
 # Beside a key that applies another schema in the same place they are intersected with it.
@@ -18,6 +29,17 @@ _INTERSECTED = (
     "format",
     "multipleOf",
 )
+
+
+def engine_limits(symbols: int | None = None) -> LLParserLimits:
+    """`symbols`: the most of a grammar; None for the engine's own limit."""
+    return LLParserLimits(
+        step_lexer_fuel=100_000,
+        step_max_items=25_000,
+        max_lexer_states=25_000,
+        verbose_errors=False,
+        max_grammar_size=symbols,
+    )
 
 
 def symbols_allowed(schemas: Sequence[Any]) -> int:

@@ -7,7 +7,7 @@ A client's grammar is first compiled in a child process (`prover.py`), and stays
 import asyncio
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
@@ -18,9 +18,8 @@ from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.request import Constraint
 from omlx_server.errors import Unavailable
 from omlx_server.text.encoding.low_priority import be_polite
+from omlx_server.text.grammar.bounds import engine_limits
 from omlx_server.text.grammar.constraint import GrammarConstraint
-from omlx_server.text.grammar.free_text import Free
-from omlx_server.text.grammar.limits import engine_limits
 from omlx_server.text.grammar.own_process import ApartConstraint, Walker, free_spelling
 from omlx_server.text.grammar.prover import GrammarRefusal, Prover
 from omlx_server.text.grammar.to_grammar import GrammarKind, GrammarSpec, refusal
@@ -40,7 +39,7 @@ _TOO_LARGE = "grammar size"
 
 
 # A matcher never takes a token itself: answers get copies.
-Made = LLMatcher | Walker | GrammarRefusal
+Made = LLMatcher | Walker
 
 
 class Grammars:
@@ -53,7 +52,7 @@ class Grammars:
     most_apart = 8
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._eos_ids = frozenset(vocabulary.eos_ids)
         self._threads = ThreadPoolExecutor(
             WORKERS, thread_name_prefix="grammar", initializer=be_polite, initargs=(NICE,)
@@ -65,33 +64,22 @@ class Grammars:
         self._closed = False
         self.compiled = 0
 
-    @property
-    def special_id(self) -> Callable[[str], int | None]:
-        return self._vocabulary.special_id
-
-    def free(self, calls: Constraint) -> Free:
-        """Return a constraint that allows any text, with calls as in `calls`."""
-        vocabulary = self._vocabulary
-        return Free(calls, vocabulary.size, vocabulary.eos_ids, vocabulary.bytes_of)
-
     async def constraint(self, spec: GrammarSpec) -> Constraint:
         """Return a new constraint. Raises BadRequest that names the field, Unavailable where no
         process is free."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, self.compile, spec)
 
     def compile(self, spec: GrammarSpec) -> Constraint:
-        outcome = self._shared(spec)
-        if not isinstance(outcome, GrammarRefusal):
-            constraint = self._copy(outcome)
+        try:
+            constraint = self._copy(self._shared(spec))
             # Copies share the engine's lexer: one that came to its limits is of no use any more.
             constraint.mask()
-            if constraint.problem is None and (isinstance(outcome, LLMatcher) or outcome.alive):
+            if constraint.problem is None:
                 return constraint
             self._forget(spec)
-            outcome = self._shared(spec)
-        if isinstance(outcome, GrammarRefusal):
-            raise refusal(spec, outcome.reason)
-        return self._copy(outcome)
+            return self._copy(self._shared(spec))
+        except GrammarRefusal as error:
+            raise refusal(spec, str(error)) from error
 
     @property
     def apart(self) -> int:
@@ -101,8 +89,8 @@ class Grammars:
     def warm(self, memory_limit: int = sys.maxsize) -> None:
         """Make the engine and a child process ahead, unless the child would be much of the
         `memory_limit` (bytes)."""
-        if self._vocabulary.eos_ids:
-            _ = self._vocabulary.engine
+        if self.vocabulary.eos_ids:
+            _ = self.vocabulary.engine
             if memory_limit >= _LIMIT_WITH_CHILD:
                 with self._prover():
                     pass
@@ -135,33 +123,29 @@ class Grammars:
             child.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _copy(self, found: LLMatcher | Walker) -> Constraint:
+    def _copy(self, found: Made) -> Constraint:
         if isinstance(found, Walker):
             return ApartConstraint(found)
-        return GrammarConstraint(found.deep_copy(), self._vocabulary.size, self._eos_ids)
+        return GrammarConstraint(found.deep_copy(), self.vocabulary.size, self._eos_ids)
 
     def _shared(self, spec: GrammarSpec) -> Made:
         with self._lock:
-            future = self._known.get(spec)
-            mine = future is None
-            if future is None:
-                future = self._known[spec] = Future()
+            new: Future[Made] = Future()
+            future = self._known.setdefault(spec, new)
             self._known.move_to_end(spec)
-            while len(self._known) > 1 and self._is_full():
+            while len(self._known) > 1 and (
+                len(self._known) > self.entries or self._nbytes() > self.most_bytes
+            ):
                 self._known.popitem(last=False)
-        if mine:
+        if future is new:
             self._fulfil(spec, future)
         return future.result()
-
-    def _is_full(self) -> bool:
-        return len(self._known) > self.entries or self._nbytes() > self.most_bytes
 
     def _fulfil(self, spec: GrammarSpec, future: "Future[Made]") -> None:
         try:
             outcome = guarded(self._make, spec)
-            if isinstance(outcome, Crash | GrammarRefusal):
-                self._forget(spec)
             if isinstance(outcome, Crash):
+                self._forget(spec)
                 future.set_exception(outcome.error)
             else:
                 future.set_result(outcome)
@@ -175,35 +159,35 @@ class Grammars:
             self._known.pop(spec, None)
 
     def _make(self, spec: GrammarSpec) -> Made:
-        if not self._vocabulary.eos_ids:
-            return GrammarRefusal("the model has no end-of-sequence token")
+        if not self.vocabulary.eos_ids:
+            raise GrammarRefusal("the model has no end-of-sequence token")
         if spec.trusted:
             return self._compiled(spec.text, None)
         with self._prover() as prover:
             # Lark and GBNF look alike to a client, and the child tells them apart.
             kind = "grammar" if spec.kind is GrammarKind.GRAMMAR else "engine"
             proven = prover.prove(kind, spec.text, seconds=self.seconds)
-            if isinstance(proven, GrammarRefusal):
-                return proven
-            if spec.symbols:
-                outcome = self._compiled(proven, spec.symbols)
-                if isinstance(outcome, LLMatcher) or _TOO_LARGE not in outcome.reason:
-                    return outcome
+            try:
+                return self._compiled(proven, spec.symbols)
+            except GrammarRefusal as error:
+                if _TOO_LARGE not in str(error):
+                    raise
             return self._apart(proven, prover)
 
-    def _compiled(self, grammar: str, symbols: int | None) -> LLMatcher | GrammarRefusal:
+    def _compiled(self, grammar: str, symbols: int | None) -> LLMatcher:
+        if symbols == 0:
+            raise GrammarRefusal(_TOO_LARGE)
         self.compiled += 1
         limits = engine_limits(symbols)
-        matcher = LLMatcher(self._vocabulary.engine, grammar, log_level=0, limits=limits)
-        return GrammarRefusal(matcher.get_error()) if matcher.is_error() else matcher
+        matcher = LLMatcher(self.vocabulary.engine, grammar, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise GrammarRefusal(matcher.get_error())
+        return matcher
 
-    def _apart(self, grammar: str, prover: Prover) -> Walker | GrammarRefusal:
+    def _apart(self, grammar: str, prover: Prover) -> Walker:
         self._make_room()
-        size, eos_ids = self._vocabulary.size, self._vocabulary.eos_ids
-        refused = prover.walk(free_spelling(grammar), size, eos_ids, seconds=self.seconds)
-        if refused is not None:
-            prover.close()
-            return refused
+        size, eos_ids = self.vocabulary.size, self.vocabulary.eos_ids
+        prover.walk(free_spelling(grammar), size, eos_ids, seconds=self.seconds)
         walker = Walker(prover, size, self._eos_ids)
         with self._lock:
             self._walkers.append(walker)
@@ -228,16 +212,17 @@ class Grammars:
         with self._lock:
             prover = self._idle.pop() if self._idle else None
         if prover is None or not prover.alive:
-            prover = Prover(self._vocabulary.described())
+            prover = Prover(self.vocabulary.described())
         try:
             yield prover
         finally:
-            if not prover.walks and not self._kept(prover):
-                prover.close()
+            if prover not in [walker.prover for walker in self._walkers]:
+                self._put_back(prover)
 
-    def _kept(self, prover: Prover) -> bool:
+    def _put_back(self, prover: Prover) -> None:
         with self._lock:
-            keeps = prover.alive and not self._idle and not self._closed
+            keeps = not (self._idle or self._closed or prover.walks) and prover.alive
             if keeps:
                 self._idle.append(prover)
-        return keeps
+        if not keeps:
+            prover.close()

@@ -6,11 +6,12 @@ Copies share only the lexer.
 
 import time
 from collections.abc import Callable
+from copy import copy
 from typing import TypeVar
 
 from llguidance import LLMatcher
 
-from omlx_server.text.grammar.budget import GrammarBudget
+from omlx_server.text.grammar.bounds import SECONDS, SECONDS_PER_TOKEN
 from omlx_server.text.grammar.masks import mask_of, set_bits
 
 T = TypeVar("T")
@@ -30,13 +31,14 @@ class GrammarConstraint:
         self._eos_ids = eos_ids
         self._mask: bytes | None = None
         self._refused: str | None = None
-        self._budget = GrammarBudget()
+        self._taken = 0
+        self._seconds = SECONDS  # what is left of the budget; once used up, it stays so
 
     def mask(self) -> bytes:
         """Return a bit per token id: bit `id % 32` of 32-bit little-endian word `id // 32`,
         ceil(size / 32) words. At least one is set; end tokens are set exactly where the grammar
         may end."""
-        if self._budget.empty:
+        if self._seconds <= 0:
             return mask_of(self._size, self._eos_ids)
         if self._mask is None:
             # The engine has room for one more than there are.
@@ -49,7 +51,9 @@ class GrammarConstraint:
         if self.problem is not None:
             return
         self._mask = None
-        self._budget.earn(1)
+        self._taken += 1
+        if self._seconds > 0:
+            self._seconds = min(SECONDS, self._seconds + SECONDS_PER_TOKEN)
         if not 0 <= token < self._size:
             self._matcher.consume_token(self._size)  # as wrong, and a number that it can take
             self._refused = f"token {token} is not in the vocabulary"
@@ -62,9 +66,8 @@ class GrammarConstraint:
         """Return the tokens of the only possible text, without an end token."""
         if self.problem is not None or self._matcher.is_stopped():
             return []
-        return self._timed(self._matcher.compute_ff_tokens) or self._only()
-
-    def _only(self) -> list[int]:
+        if forced := self._timed(self._matcher.compute_ff_tokens):
+            return forced
         allowed = self._few(1)
         return allowed if self.problem is None and not self._eos_ids.issuperset(allowed) else []
 
@@ -88,24 +91,22 @@ class GrammarConstraint:
         if self._refused is not None:
             return self._refused
         if self._matcher.is_error():
-            return costly(self._budget.tokens, one_line(self._matcher.get_error()))
-        return costly(self._budget.tokens, SLOW) if self._budget.empty else None
+            return costly(self._taken, one_line(self._matcher.get_error()))
+        return costly(self._taken, SLOW) if self._seconds <= 0 else None
 
     @property
     def too_costly(self) -> bool:
         return self._refused is None and self.problem is not None
 
     def copy(self) -> "GrammarConstraint":
-        copied = GrammarConstraint(self._matcher.deep_copy(), self._size, self._eos_ids)
-        copied._mask = self._mask
-        copied._refused = self._refused
-        copied._budget = self._budget.copy()
+        copied = copy(self)
+        copied._matcher = self._matcher.deep_copy()
         return copied
 
     def _timed(self, work: Callable[[], T]) -> T:
         begun = time.thread_time()
         done = work()
-        self._budget.spend(time.thread_time() - begun)
+        self._seconds -= time.thread_time() - begun
         return done
 
 

@@ -1,28 +1,23 @@
 """A constraint that allows any text and holds only calls to a grammar. Owned by one thread at a
 time. It begins anew behind a control token that it doesn't know as text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from omlx_server.core.request import Constraint
 from omlx_server.text.grammar.masks import all_of, holds, mask_of
+from omlx_server.text.grammar.vocabulary import Vocabulary
 from omlx_server.text.grammar.wrappers import Around
 
 
 class Free(Around):
-    """`calls`: the grammar's first state, never changed. `size`: the width of the logits."""
+    """`calls`: the grammar's first state, never changed."""
 
-    def __init__(
-        self,
-        calls: Constraint,
-        size: int,
-        eos_ids: Sequence[int],
-        bytes_of: Callable[[int], bytes],
-    ) -> None:
+    def __init__(self, calls: Constraint, vocabulary: Vocabulary) -> None:
         super().__init__(calls.copy())
         self._first = calls
-        self._all = all_of(size)
-        self._ends = int.from_bytes(mask_of(size, eos_ids), "little")
-        self._bytes_of = bytes_of
+        self._all = all_of(vocabulary.size)
+        self._ends = int.from_bytes(mask_of(vocabulary.size, vocabulary.eos_ids), "little")
+        self._bytes_of = vocabulary.bytes_of
         self._tail = b""
         self._open = False
 

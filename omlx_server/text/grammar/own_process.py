@@ -11,7 +11,7 @@ from itertools import count
 from threading import Lock
 from weakref import finalize
 
-from omlx_server.text.grammar.budget import SECONDS, SECONDS_PER_TOKEN
+from omlx_server.text.grammar.bounds import SECONDS, SECONDS_PER_TOKEN
 from omlx_server.text.grammar.constraint import SLOW, costly
 from omlx_server.text.grammar.masks import mask_of
 from omlx_server.text.grammar.prover import Prover
@@ -44,7 +44,7 @@ class Walker:
     """The process of one grammar. Any thread may ask; one is served at a time."""
 
     def __init__(self, prover: Prover, size: int, eos_ids: frozenset[int]) -> None:
-        self._prover = prover
+        self.prover = prover
         self._lock = Lock()
         self._numbers = count(1)
         self._open: set[int] = set()
@@ -56,7 +56,7 @@ class Walker:
 
     @property
     def alive(self) -> bool:
-        return not self._died and self._prover.alive
+        return not self._died and self.prover.alive
 
     def retire(self) -> bool:
         """Mark the process as dead if no answer needs it. Return whether it can be closed."""
@@ -86,13 +86,13 @@ class Walker:
     def close(self) -> None:
         with self._lock:
             self._died = True
-        self._prover.close()
+        self.prover.close()
 
     def _ask(self, number: int, tokens: Sequence[int]) -> View | None:
         gone, self._gone = self._gone, []
         seconds = SECONDS + len(tokens) * SECONDS_PER_TOKEN
         job = {"state": number, "take": tokens, "forget": gone, "seconds": seconds}
-        state = self._prover.step(job, seconds=PATIENCE + seconds)
+        state = self.prover.ask(job, PATIENCE + seconds)
         return None if state is None else View(mask=state[1], **state[0])
 
     def _over(self, tokens: int) -> View:
@@ -111,7 +111,7 @@ class ApartConstraint:
         self._number = walker.enter()
         self._tokens = list(tokens)
         self._sent = 0
-        self._view = None if tokens else walker.first
+        self._view = walker.first if walker.alive and not tokens else None
         finalize(self, walker.leave, self._number).atexit = False
 
     @property

@@ -6,11 +6,8 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +19,12 @@ _PATIENCE = 10
 _SOURCES = str(Path(__file__).parents[3])
 
 
-@dataclass(frozen=True, slots=True)
-class GrammarRefusal:
-    """`reason` completes the sentence "the grammar can't be used: …"."""
-
-    reason: str
+class GrammarRefusal(ValueError):
+    """Why a grammar is refused. It completes the sentence "the grammar can't be used: …"."""
 
 
-State = tuple[Mapping[str, Any], bytes]
-"""What the process says of an answer's state (`trial.py`), and the state's mask."""
+Reply = tuple[dict[str, Any], bytes]
+"""What the process answers (`trial.py`), and the mask that follows."""
 
 
 class Prover:
@@ -48,8 +42,12 @@ class Prover:
             # A Ctrl-C in the server's terminal is the server's. In a session of its own the process
             # would not be nice to the server: Linux shares the processors between sessions first.
             process_group=0,
+            bufsize=0,
         )
-        if self._ask(vocabulary, START_SECONDS) is None:
+        assert self._child.stdin is not None and self._child.stdout is not None
+        self._stdin, self._stdout = self._child.stdin.fileno(), self._child.stdout.fileno()
+        os.set_blocking(self._stdin, False)
+        if self.ask(vocabulary, START_SECONDS) is None:
             self.close()
             raise InternalError("grammars can't be compiled: their process does not start")
 
@@ -57,52 +55,49 @@ class Prover:
     def alive(self) -> bool:
         return self._child.poll() is None
 
-    def prove(self, kind: str, text: str, *, seconds: float) -> str | GrammarRefusal:
-        """Try a grammar for `seconds` of processor time. Return its text in the engine's form,
-        or why it is refused."""
-        reply = self._told({"kind": kind, "text": text}, seconds)
-        return reply if isinstance(reply, GrammarRefusal) else str(reply["grammar"])
+    def prove(self, kind: str, text: str, *, seconds: float) -> str:
+        """Try a grammar for `seconds` of processor time. Return its text in the engine's form.
+        Raises GrammarRefusal."""
+        return str(self._told({"kind": kind, "text": text}, seconds)["grammar"])
 
-    def walk(
-        self, grammar: str, size: int, eos: list[int], *, seconds: float
-    ) -> GrammarRefusal | None:
-        """Make the process follow one proven grammar from now on. Return why it is refused, or
-        None."""
+    def walk(self, grammar: str, size: int, eos: list[int], *, seconds: float) -> None:
+        """Make the process follow one proven grammar from now on. Raises GrammarRefusal."""
         self.walks = True
-        reply = self._told({"walk": grammar, "size": size, "eos": eos}, seconds)
-        return reply if isinstance(reply, GrammarRefusal) else None
+        self._told({"walk": grammar, "size": size, "eos": eos}, seconds)
 
-    def _told(self, asked: Mapping[str, Any], seconds: float) -> Mapping[str, Any] | GrammarRefusal:
-        line = json.dumps({**asked, "seconds": seconds}).encode() + b"\n"
-        reply = self._ask(line, _PATIENCE * seconds)
+    def _told(self, asked: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        reply = self.ask({**asked, "seconds": seconds}, _PATIENCE * seconds)
         if reply is None:
-            return GrammarRefusal(self._cause_of_death(seconds))
-        answer: Mapping[str, Any] = json.loads(reply)
-        return GrammarRefusal(answer["error"]) if answer["error"] else answer
+            raise GrammarRefusal(self._cause_of_death(seconds))
+        answer, _ = reply
+        if answer["error"]:
+            raise GrammarRefusal(answer["error"])
+        return answer
 
-    def step(self, asked: Mapping[str, Any], *, seconds: float) -> State | None:
-        """Return the state after more tokens; None if the process died. It has
-        `asked["seconds"]` of processor time and `seconds` of real time."""
-        stdin, stdout = self._child.stdin, self._child.stdout
-        assert stdin is not None and stdout is not None
+    def ask(self, asked: Mapping[str, Any] | bytes, seconds: float) -> Reply | None:
+        """Return the reply to one line; None if the process died, which it does after `seconds`
+        of real time."""
+        deadline = time.monotonic() + seconds
+        line = asked if isinstance(asked, bytes) else json.dumps(asked).encode() + b"\n"
         try:
-            stdin.write(json.dumps(asked).encode() + b"\n")
-            stdin.flush()
-        except BrokenPipeError:
+            self._write(line, deadline)
+            return self._read(deadline)
+        except (BrokenPipeError, EOFError):
             return None
-        return self._reply(stdout.fileno(), time.monotonic() + seconds)
 
-    def _reply(self, pipe: int, deadline: float) -> State | None:
-        poll = select.poll()
-        poll.register(pipe, select.POLLIN)
+    def _write(self, line: bytes, deadline: float) -> None:
+        unwritten = memoryview(line)
+        while unwritten:
+            self._wait(self._stdin, select.POLLOUT, deadline)
+            unwritten = unwritten[os.write(self._stdin, unwritten) :]
+
+    def _read(self, deadline: float) -> Reply:
         got, answer, size = b"", None, 0
         while answer is None or len(got) < size:
-            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                self._child.kill()
-                return None
-            part = os.read(pipe, 1 << 16)
+            self._wait(self._stdout, select.POLLIN, deadline)
+            part = os.read(self._stdout, 1 << 16)
             if not part:
-                return None
+                raise EOFError
             got += part
             if answer is None and b"\n" in got:
                 line, _, got = got.partition(b"\n")
@@ -110,25 +105,13 @@ class Prover:
                 size = answer.pop("bytes")
         return answer, got
 
-    def _ask(self, line: bytes, seconds: float) -> bytes | None:
-        stdin, stdout = self._child.stdin, self._child.stdout
-        assert stdin is not None
-        assert stdout is not None
-        timer = threading.Timer(seconds, self._expire)
-        timer.start()
-        try:
-            stdin.write(line)
-            stdin.flush()
-            reply = stdout.readline()
-        except BrokenPipeError:
-            reply = b""
-        finally:
-            timer.cancel()
-        return reply if reply.endswith(b"\n") else None
-
-    def _expire(self) -> None:
-        self._expired = True
-        self._child.kill()
+    def _wait(self, pipe: int, event: int, deadline: float) -> None:
+        poll = select.poll()
+        poll.register(pipe, event)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            self._expired = True
+            self._child.kill()
+            raise EOFError
 
     def _cause_of_death(self, seconds: float) -> str:
         ended_by = self._child.wait(_PATIENCE)
@@ -140,10 +123,8 @@ class Prover:
     def close(self) -> None:
         self._child.kill()
         for pipe in (self._child.stdin, self._child.stdout):
-            # What is still buffered has no reader any more.
-            with suppress(BrokenPipeError):
-                if pipe is not None:
-                    pipe.close()
+            if pipe is not None:
+                pipe.close()
         self._child.wait()
 
 

@@ -211,9 +211,8 @@ class _RegexQuoting:
 
     def _bracket(self, match: re.Match[str]) -> None:
         if match[0] == ")":
-            self._dot_all = (
-                self._dot_all[:-1] or self._dot_all
-            )  # one too many is the engine's to tell
+            # One too many is the engine's to tell.
+            self._dot_all = self._dot_all[:-1] or self._dot_all
             return
         inside = _dot_all(match["flags"] or "", dot_all=self._dot_all[-1])
         if match["opens"] == ")":  # flags for the rest of this group

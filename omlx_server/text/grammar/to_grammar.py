@@ -11,11 +11,10 @@ from typing import Any
 from llguidance import LLMatcher
 
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar.bounds import symbols_allowed
+from omlx_server.text.grammar.bounds import MOST_SYMBOLS, symbols_allowed
 from omlx_server.text.grammar.constraint import one_line
 from omlx_server.text.grammar.json_schema.closing import closed
 from omlx_server.text.grammar.json_schema.prepare import OPTIONS, prepared
-from omlx_server.text.grammar.limits import MOST_SYMBOLS
 
 # An error of the engine: the line of the grammar, the reason, and some lines of the grammar.
 _OF_RULE = re.compile(

@@ -77,8 +77,10 @@ def forced_calls(
     more = f"({calls.between} call){{0,{MAX_CALLS - 1}}}" if many else ""
     rules = [f"calls: call {more}", f"call: {calls.begin} body", *calls.rules]
     if answer is None:
-        return _spec(["start: calls", *rules], functions)
-    return _spec(["start: calls | answer", f"answer: {as_rule(answer)}", *rules], functions, answer)
+        return calls_spec(["start: calls", *rules], functions)
+    return calls_spec(
+        ["start: calls | answer", f"answer: {as_rule(answer)}", *rules], functions, answer
+    )
 
 
 def free_calls(
@@ -98,22 +100,23 @@ def free_calls(
         *calls.led_by_text,
         *calls.rules,
     ]
-    return _spec(rules, functions)
+    return calls_spec(rules, functions)
 
 
-def _spec(
-    rules: list[str], functions: Sequence[Function], answer: GrammarSpec | None = None
+def calls_spec(
+    rules: Sequence[str], functions: Sequence[Function], answer: GrammarSpec | None = None
 ) -> GrammarSpec:
-    text = "%llguidance {}\n" + "\n".join(rules) + "\n"
-    symbols = symbols_of(functions, [] if answer is None else [json.loads(answer.text)])
-    places = tuple(function.param for function in functions)
-    return GrammarSpec(GrammarKind.TOOLS, text, "tools", symbols=symbols, places=places)
-
-
-def symbols_of(functions: Sequence[Function], schemas: Sequence[Any] = ()) -> int:
+    """Return the grammar of Lark `rules` that may hold the JSON `answer`, too."""
+    text = "\n".join(["%llguidance {}", *rules, ""])
     if any(function.input and not function.input.regular for function in functions):
-        return 0
-    return symbols_allowed([*(function.parameters for function in functions), *schemas])
+        symbols = 0
+    else:
+        others = [] if answer is None else [json.loads(answer.text)]
+        symbols = symbols_allowed([*(function.parameters for function in functions), *others])
+    places = tuple(function.param for function in functions)
+    return GrammarSpec(
+        GrammarKind.TOOLS, text, "tools", trusted=not functions, symbols=symbols, places=places
+    )
 
 
 class _Calls:

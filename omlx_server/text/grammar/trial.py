@@ -4,11 +4,12 @@ harmless.
     stdin                                      stdout
     the vocabulary                             {}
     {"kind", "text", "seconds"}                {"error": reason or null, "grammar": engine's text}
-    {"walk": grammar, "size", "eos", "seconds"}          {"error"}; from then on only steps:
+    {"walk": grammar, "size", "eos", "seconds"}          {"error"}; the grammar of all later steps
     {"state", "take": tokens, "forget", "seconds"}       {"problem", "too_costly", "done",
-                                               "forced", "bytes"}, then so many bytes of a mask
+                                               "forced"}, then the state's mask
 
-Each line is JSON. Seconds are processor time.
+Each line is JSON; "bytes" in an answer is the length of what follows it. Seconds are processor
+time.
 """
 
 import json
@@ -18,19 +19,20 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.text.encoding.low_priority import be_polite
+from omlx_server.text.grammar.bounds import engine_limits
 from omlx_server.text.grammar.constraint import GrammarConstraint
-from omlx_server.text.grammar.limits import engine_limits
+
+T = TypeVar("T")
 
 MEMORY_BYTES = 2 << 30
 WALK_BYTES = 512 << 20  # beside the vocabulary, for all answers of one grammar
@@ -56,63 +58,46 @@ class Words(TokenizerWrapper):
 
 
 class Trial:
+    """Also the states of one grammar's answers, by number. A state that takes too long ends the
+    process."""
+
     def __init__(self, described: dict[str, Any]) -> None:
         words = Words(described)
         self._engine = LLTokenizer(words, eos_token=described["eos"])
         words.engine = self._engine
+        self._first: GrammarConstraint
+        self._states: dict[int, GrammarConstraint] = {}
 
-    def run(self, asked: dict[str, Any]) -> dict[str, str | None]:
-        with cpu_limited(asked["seconds"]):
-            return self._tried(asked)
-
-    def _tried(self, asked: dict[str, Any]) -> dict[str, str | None]:
-        grammar = guarded(readable, asked["kind"], asked["text"])
+    def prove(self, asked: dict[str, Any]) -> dict[str, Any]:
+        # A client's GBNF becomes Lark.
+        form = any_to_lark if asked["kind"] == "grammar" else str
+        grammar = guarded(form, asked["text"])
         if isinstance(grammar, Crash):
             return {"error": str(grammar.error)[:500]}
-        matcher = LLMatcher(self._engine, grammar, log_level=0, limits=engine_limits())
+        matcher = self._matcher(grammar)
         error = failure(matcher) or walked(matcher.deep_copy(), 1) or walked(matcher, 2)
         return {"error": error, "grammar": grammar}
 
-    def walk(self, asked: dict[str, Any]) -> "Walk | str":
-        """Begin to follow one grammar. Return why it can't be used, or None."""
-        with cpu_limited(asked["seconds"]):
-            matcher = LLMatcher(self._engine, asked["walk"], log_level=0, limits=engine_limits())
-            first = GrammarConstraint(matcher, asked["size"], frozenset(asked["eos"]))
-            first.mask()
-            return first.problem or Walk(first)
-
-
-class Walk:
-    """The states of a grammar's answers, by number. A state that takes too long ends the
-    process."""
-
-    def __init__(self, first: GrammarConstraint) -> None:
-        self._first = first
-        self._states: dict[int, GrammarConstraint] = {}
+    def walk(self, asked: dict[str, Any]) -> dict[str, Any]:
+        eos_ids = frozenset(asked["eos"])
+        self._first = GrammarConstraint(self._matcher(asked["walk"]), asked["size"], eos_ids)
+        self._first.mask()
         limit_memory(vm_bytes() + WALK_BYTES)
+        return {"error": self._first.problem}
 
     def step(self, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         for number in asked["forget"]:
             self._states.pop(number, None)
-        with cpu_limited(asked["seconds"]):
-            state = self._states.get(asked["state"]) or self._first.copy()
-            self._states[asked["state"]] = state
-            for token in asked["take"]:
-                state.take(token)
-            forced, done, mask = state.forced(), state.done, state.mask()
-        view = {
-            "problem": state.problem,
-            "too_costly": state.too_costly,
-            "done": done,
-            "forced": forced,
-            "bytes": len(mask),
-        }
-        return view, mask
+        state = self._states.get(asked["state"]) or self._first.copy()
+        self._states[asked["state"]] = state
+        for token in asked["take"]:
+            state.take(token)
+        view = {"forced": state.forced(), "done": state.done}
+        mask = state.mask()
+        return {**view, "problem": state.problem, "too_costly": state.too_costly}, mask
 
-
-def readable(kind: str, text: str) -> str:
-    """Return `text` in the engine's form: a client's GBNF becomes Lark."""
-    return any_to_lark(text) if kind == "grammar" else text
+    def _matcher(self, grammar: str) -> LLMatcher:
+        return LLMatcher(self._engine, grammar, log_level=0, limits=engine_limits())
 
 
 def failure(matcher: LLMatcher) -> str | None:
@@ -145,21 +130,17 @@ def some_token(mask: bytes, chance: random.Random) -> int:
     return (len(mask) - len(tail)) * 8 + chance.choice(bits)
 
 
-@contextmanager
-def cpu_limited(seconds: float) -> Iterator[None]:
-    """End the process when the block takes more than `seconds` of processor time."""
-    limit_cpu(seconds)
+def in_time(job: Callable[[dict[str, Any]], T], asked: dict[str, Any]) -> T:
+    """Do a job. End the process when it takes more than its seconds of processor time."""
+    seconds = asked["seconds"]
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    limit = int(time.process_time() + 2 * seconds) + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, hard))
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        yield
+        return job(asked)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def limit_cpu(seconds: float) -> None:
-    used = time.process_time()
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    resource.setrlimit(resource.RLIMIT_CPU, (int(used + 2 * seconds) + 2, hard))
 
 
 def limit_memory(count: int) -> None:
@@ -181,23 +162,17 @@ def serve() -> None:
         trial = polite.submit(Trial, json.loads(sys.stdin.buffer.readline())).result()
         answer({})
         for line in sys.stdin.buffer:
-            job = json.loads(line)
-            if "walk" in job:
-                walk = polite.submit(trial.walk, job).result()
-                answer({"error": walk if isinstance(walk, str) else None})
-                if isinstance(walk, Walk):
-                    follow(walk)
+            asked = json.loads(line)
+            if "state" in asked:
+                answer(*in_time(trial.step, asked))
             else:
-                answer(polite.submit(trial.run, job).result())
-
-
-def follow(walk: Walk) -> None:
-    for line in sys.stdin.buffer:
-        answer(*walk.step(json.loads(line)))
+                job = trial.walk if "walk" in asked else trial.prove
+                answer(polite.submit(in_time, job, asked).result())
 
 
 def answer(value: dict[str, Any], body: bytes = b"") -> None:
-    sys.stdout.buffer.write(json.dumps(value).encode() + b"\n" + body)
+    line = json.dumps({**value, "bytes": len(body)}).encode()
+    sys.stdout.buffer.write(line + b"\n" + body)
     sys.stdout.buffer.flush()
 
 

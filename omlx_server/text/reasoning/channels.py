@@ -9,24 +9,22 @@ import re
 from collections.abc import Callable, Sequence
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.grammar.to_grammar import GrammarKind, GrammarSpec, literal
-from omlx_server.text.grammar.tools import Function, SpecialId, arguments, marker, symbols_of
+from omlx_server.text.grammar.to_grammar import GrammarSpec, literal
+from omlx_server.text.grammar.tools import Function, SpecialId, arguments, calls_spec, marker
 from omlx_server.text.grammar.wrappers import Around
 from omlx_server.text.reasoning.style import Opening
 
 _FINAL = re.compile(rb"<\|channel\|>final[^<]*(<\|constrain\|>[^<]*)?<\|message\|>\Z")
 _MAX_HEADER_BYTES = 64
 
-_RULES = r"""%llguidance {{}}
-start: {answer}
+_RULES = r"""start: {answer}
 thought: {channel} "analysis" {message} thinking next
 thinking{limit}: TEXT
 said: {channel} "commentary" {message} TEXT next
 final: {channel} "final" type {message} TEXT
 type: (" "? {constrain} "json" | " json")?
 next: {end} {start} "assistant"
-TEXT: /(.|\n)*/
-"""
+TEXT: /(.|\n)*/"""
 
 
 def frame(
@@ -47,7 +45,7 @@ def frame(
     limit = f"[max_tokens={budget}]" if budget else ""
     last = _last(functions, budget, required=required, has_format=has_format)
     answer = _answer(functions, opening, required, budget, last)
-    text = _RULES.format(answer=answer, limit=limit, **marks)
+    rules = [_RULES.format(answer=answer, limit=limit, **marks)]
     for i, function in enumerate(functions):
         to = f"to=functions.{function.name}"
         headers = (
@@ -55,13 +53,9 @@ def frame(
             f'{literal(f" {to}")} {marks["channel"]} "commentary"',
         )
         body = arguments(function) if enforced else "TEXT"
-        text += f"header_{i}: ({' | '.join(headers)}) type\nargs_{i}: {body}\n"
-    calls = (f"header_{i} {marks['message']} args_{i}" for i in range(len(functions)))
-    text += f"call: {' | '.join(calls)}\n" if functions else ""
-    symbols, places = symbols_of(functions), tuple(function.param for function in functions)
-    return GrammarSpec(
-        GrammarKind.TOOLS, text, "tools", trusted=not functions, symbols=symbols, places=places
-    )
+        rules += [f"header_{i}: ({' | '.join(headers)}) type", f"args_{i}: {body}"]
+    calls = [f"header_{i} {marks['message']} args_{i}" for i in range(len(functions))]
+    return calls_spec([*rules, f"call: {' | '.join(calls)}"] if calls else rules, functions)
 
 
 _MARKERS = ("channel", "message", "constrain", "end", "start")

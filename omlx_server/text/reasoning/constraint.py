@@ -7,9 +7,7 @@ only ends thoughts that used up their budget.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Self
 
 from omlx_server.core.request import Constraint
 from omlx_server.text.grammar.masks import all_of, either, holds, mask_of
@@ -61,15 +59,6 @@ _FIRST = {
 }
 
 
-@dataclass(slots=True)
-class _State:
-    phase: _Phase
-    tail: bytes = b""  # of the thought: no longer than its longest end marker
-    count: int = 0  # tokens of the thought
-    closing: tuple[int, ...] = ()  # tokens that must come before the answer
-    gaps: int = 0  # tokens of white space behind the thought
-
-
 class ThinkingConstraint(Around):
     """`budget`: the most tokens of a thought; None for any number. `free`: `inner` leaves the
     text free."""
@@ -89,22 +78,21 @@ class ThinkingConstraint(Around):
         self._inside = markers.all if inner is None else markers.inside
         self._behind = _Phase.ANSWER if free else _Phase.GAP
         self._budget = budget
-        self._state = _State(_FIRST[opening])
+        self._phase = _FIRST[opening]
+        self._tail = b""  # of the thought: no longer than its longest end marker
+        self._count = 0  # tokens of the thought
+        self._closing: tuple[int, ...] = ()  # tokens that must come before the answer
+        self._gaps = 0  # tokens of white space behind the thought
         self._spend(0)
 
     @property
     def done(self) -> bool:
-        return self._state.phase is _Phase.ANSWER and self._inner.done
-
-    def copy(self) -> Self:
-        copied = super().copy()
-        copied._state = replace(self._state)
-        return copied
+        return self._phase is _Phase.ANSWER and self._inner.done
 
     def mask(self) -> bytes:
-        match self._state.phase:
+        match self._phase:
             case _Phase.CLOSING:
-                return mask_of(len(self._markers.all) * 8, self._state.closing[:1])
+                return mask_of(len(self._markers.all) * 8, self._closing[:1])
             case _Phase.THINKING:
                 return self._inside
             case _Phase.BEGINNING if (start := self._markers.start) is not None:
@@ -114,26 +102,26 @@ class ThinkingConstraint(Around):
         return self._inner.mask()
 
     def take(self, token: int) -> None:
-        match self._state.phase:
+        match self._phase:
             case _Phase.BEGINNING if token == self._markers.start:
-                self._state.phase = _Phase.THINKING
+                self._phase = _Phase.THINKING
                 self._spend(0)
             case _Phase.THINKING:
                 self._thought(token)
             case _Phase.CLOSING:
-                self._close(self._state.closing[1:], _Phase.ANSWER)
+                self._close(self._closing[1:], _Phase.ANSWER)
             case _Phase.GAP if self._is_gap(token):
-                self._state.gaps += 1
-                full = self._state.gaps >= _MOST_GAPS
-                self._state.phase = _Phase.ANSWER if full else _Phase.GAP
+                self._gaps += 1
+                full = self._gaps >= _MOST_GAPS
+                self._phase = _Phase.ANSWER if full else _Phase.GAP
             case _Phase.BEGINNING | _Phase.GAP | _Phase.ANSWER:
-                self._state.phase = _Phase.ANSWER
+                self._phase = _Phase.ANSWER
                 self._inner.take(token)
 
     def forced(self) -> Sequence[int]:
-        match self._state.phase:
+        match self._phase:
             case _Phase.CLOSING:
-                return self._state.closing
+                return self._closing
             case _Phase.ANSWER:
                 return self._inner.forced()
         return ()
@@ -142,21 +130,21 @@ class ThinkingConstraint(Around):
         return holds(self._markers.blank, token) and not holds(self._inner.mask(), token)
 
     def _thought(self, token: int) -> None:
-        tail = self._state.tail + self._markers.bytes_of(token)
+        tail = self._tail + self._markers.bytes_of(token)
         if any(end in tail for end in self._markers.ends):
             # A grammar knows nothing of the white space that models write here.
             self._close((), self._behind)
         else:
-            self._state.tail = tail[-max(map(len, self._markers.ends)) :]
+            self._tail = tail[-max(map(len, self._markers.ends)) :]
             self._spend(1)
 
     def _spend(self, tokens: int) -> None:
-        self._state.count += tokens
-        if self._state.phase is not _Phase.THINKING or self._budget is None:
+        self._count += tokens
+        if self._phase is not _Phase.THINKING or self._budget is None:
             return
-        if self._state.count >= self._budget:
+        if self._count >= self._budget:
             self._close(self._markers.close, _Phase.ANSWER)
 
     def _close(self, tokens: tuple[int, ...], then: _Phase) -> None:
-        self._state.closing = tokens
-        self._state.phase = _Phase.CLOSING if tokens else then
+        self._closing = tokens
+        self._phase = _Phase.CLOSING if tokens else then

@@ -8,12 +8,10 @@ No text raises an error. Source: https://cookbook.openai.com/articles/openai-har
 import re
 from collections.abc import Callable, Collection
 
-from omlx_server.text.markers import at
 from omlx_server.text.parts import Text, Thought
 from omlx_server.text.reasoning.style import Opening
-from omlx_server.text.tool_calls.json_calls import NamedCall
 from omlx_server.text.tool_calls.numbering import Numbering
-from omlx_server.text.tool_calls.stream_parser import StreamParser
+from omlx_server.text.tool_calls.stream_parser import AddressedParser
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
 _STRAY = ("<|message|>", "<|constrain|>")  # they mean nothing within a message
@@ -29,7 +27,7 @@ _HEADER = re.compile(
 _MARKERS = re.compile(r"<\|\w+\|>")
 
 
-class HarmonySplitter(StreamParser):
+class HarmonySplitter(AddressedParser):
     """Splits an answer into thoughts, calls and text. `tools`: the names that may be called."""
 
     def __init__(
@@ -40,11 +38,9 @@ class HarmonySplitter(StreamParser):
             Opening.WITHIN: self._analysis,
             Opening.PAST: self._final,
         }
-        super().__init__(first[opening])
-        self._numbering = numbering
+        super().__init__(first[opening], numbering, _ENDS)
         self._tools = tools
         self._name = ""  # of the tool that a message is addressed to
-        self._call: NamedCall | None = None
         self._otherwise = self._final  # reads a message to a tool that is no call
 
     @property
@@ -106,43 +102,18 @@ class HarmonySplitter(StreamParser):
             self._held = text
             return ""
         if bare.startswith("{"):
-            self._begin_call()
+            self._begin_call(self._name)
             return bare
         if bare.startswith(_ENDS):
             return "{}" + bare
         self._read = self._otherwise
         return text
 
-    def _begin_call(self) -> None:
-        self._call = NamedCall(self._numbering, self._name)
-        self._read = self._arguments
-
-    def _arguments(self, text: str) -> str:
-        for position, char in enumerate(text):
-            call = self._call
-            if call is None or call.repair.done:
-                return self._behind_call(text[position:])
-            marker = None if call.repair.in_string else at(text, position, _ENDS)
-            if marker == "":
-                self._held = text[position:]
-                return ""
-            if marker:
-                self._end_call(cut=False)
-                return text[position:]
-            self._parts += call.feed(char)
-        return ""
-
     def _behind_call(self, text: str) -> str:
-        self._call = None
         bare = text.lstrip()
         if bare:
             self._read = self._final
         return bare
-
-    def _end_call(self, cut: bool) -> None:
-        call, self._call, self._read = self._call, None, self._final
-        if call is not None and not call.repair.done:
-            self._parts += call.end(cut)
 
     def _analysis(self, text: str) -> str:
         return self._body(text, lambda shown: self._parts.append(Thought(shown)))

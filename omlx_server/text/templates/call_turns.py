@@ -1,12 +1,10 @@
 """Rewrites turns with tool calls that a chat template does not show."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from omlx_server.errors import BadRequest
 from omlx_server.text.templates.messages import Message, as_one
-from omlx_server.text.templates.system_turns import Render
+from omlx_server.text.templates.trials import CALLED, USER, Render, call, rendered, result
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +17,12 @@ class CallTurns:
 
     @classmethod
     def of(cls, render: Render) -> "CallTurns":
-        if "c0ffee0" not in _rendered(render, *_CALLED):
+        if "c0ffee0" not in rendered(render, [*CALLED, result(0)]):
             return cls()
-        two = {**_CALLED[1], "tool_calls": [_call(0), _call(1)]}
+        two = {**CALLED[1], "tool_calls": [call(0), call(1)]}
         return cls(
-            many="c0ffee1" in _rendered(render, _USER, two, _result(0), _result(1)),
-            interrupted=_rendered(render, *_CALLED, _USER) != "",
+            many="c0ffee1" in rendered(render, [USER, two, result(0), result(1)]),
+            interrupted=rendered(render, [*CALLED, result(0), USER]) != "",
         )
 
     def fitted(self, messages: Sequence[Message]) -> list[Message]:
@@ -49,9 +47,9 @@ def _divided(turn: Sequence[Message]) -> list[Message]:
     if not isinstance(calls, list) or len(calls) < 2:
         return list(turn)
     results, divided = list(turn[1:]), list[Message]()
-    for number, call in enumerate(calls):
-        call_turn = {**turn[0], "tool_calls": [call], **({"content": ""} if number else {})}
-        call_results = [r for r in results if r.get("tool_call_id") == call.get("id")]
+    for number, one in enumerate(calls):
+        call_turn = {**turn[0], "tool_calls": [one], **({"content": ""} if number else {})}
+        call_results = [r for r in results if r.get("tool_call_id") == one.get("id")]
         divided += [call_turn, *call_results]
         results = [r for r in results if r not in call_results]
     return divided + results
@@ -65,28 +63,3 @@ def _in_results(messages: Sequence[Message]) -> list[Message]:
         else:
             turns.append(message)
     return turns
-
-
-def _rendered(render: Render, *messages: Mapping[str, Any]) -> str:
-    try:
-        return render(list(messages))
-    except BadRequest:
-        return ""
-
-
-def _call(number: int) -> dict[str, Any]:
-    function = {"name": "look", "arguments": {"at": f"c0ffee{number}"}}
-    return {"type": "function", "id": f"lookup00{number}", "function": function}
-
-
-def _result(number: int) -> Message:
-    called = {"name": "look", "tool_call_id": f"lookup00{number}"}
-    return {"role": "tool", "content": "seen", **called}
-
-
-_USER: Message = {"role": "user", "content": "Look."}
-_CALLED: Sequence[Message] = (
-    _USER,
-    {"role": "assistant", "content": "", "tool_calls": [_call(0)]},
-    _result(0),
-)

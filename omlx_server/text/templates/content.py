@@ -7,19 +7,19 @@
 A trial finds both.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.image_marks import ImageMarks
 from omlx_server.text.templates.messages import Message
+from omlx_server.text.templates.trials import CALLED, Render, rendered, result
 
-Render = Callable[[Sequence[Mapping[str, Any]]], str]
 Part = dict[str, str]
 
 _IMAGE: Part = {"type": "image"}
-_BEFORE, _BEHIND = "c0ffee0", "c0ffee1"
+_BEFORE, _BEHIND = "c0ffee8", "c0ffee9"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class ContentForm:
     def of(cls, render: Render, controls: Iterable[str]) -> "ContentForm":
         """Find the form by trial. The markup of an image must hold one of `controls`, so that a
         client can't write it."""
-        if _shown(render, [_user(_BEFORE)], _BEFORE):
+        if _BEFORE in rendered(render, [_user(_BEFORE)]):
             form = cls()
-        elif _shown(render, [_user([_text(_BEFORE)])], _BEFORE):
+        elif _BEFORE in rendered(render, [_user([_text(_BEFORE)])]):
             form = cls(lists=True)
         else:
             return cls()
@@ -45,8 +45,8 @@ class ContentForm:
         image = _between(render, [_user(parts)])
         if not any(text in image for text in controls if text):
             return form
-        called = [form._message(message) for message in _CALLED]
-        shown = _between(render, [*called, {**_RESULT, "content": parts}])
+        called = [form._message(message) for message in CALLED]
+        shown = _between(render, [*called, {**result(0), "content": parts}])
         roles = {"user"} if shown != image else {"user", "tool"}
         return cls(form.lists, image, frozenset(roles))
 
@@ -105,26 +105,7 @@ def _user(content: str | list[Part]) -> Message:
     return {"role": "user", "content": content}
 
 
-_CALL = {"type": "function", "id": "c0ffee000", "function": {"name": "look", "arguments": {}}}
-_CALLED: Sequence[Message] = (
-    _user("Look."),
-    {"role": "assistant", "content": "", "tool_calls": [_CALL]},
-)
-_RESULT: Message = {"role": "tool", "name": "look", "tool_call_id": "c0ffee000"}
-
-
-def _rendered(render: Render, messages: Sequence[Message]) -> str:
-    try:
-        return render(messages)
-    except BadRequest:
-        return ""
-
-
-def _shown(render: Render, messages: Sequence[Message], text: str) -> bool:
-    return text in _rendered(render, messages)
-
-
 def _between(render: Render, messages: Sequence[Message]) -> str:
-    _, _, behind = _rendered(render, messages).partition(_BEFORE)
+    _, _, behind = rendered(render, messages).partition(_BEFORE)
     between, marker, _ = behind.partition(_BEHIND)
     return between.strip() if marker else ""

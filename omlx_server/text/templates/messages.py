@@ -57,18 +57,8 @@ def with_reasoning(message: Mapping[str, Any]) -> Message:
     return {"thinking": reasoning, **message, "reasoning_content": reasoning}
 
 
-def with_parsed_arguments(message: Message) -> Message:
-    """Return the message with calls' arguments as objects: `{}` for none, else {"arguments":
-    value} for other values."""
-    return _with_arguments(message, _object_of)
-
-
-def with_text_arguments(message: Message) -> Message:
-    """Return the message with calls' arguments as text, the client's own where it sent one."""
-    return _with_arguments(message, _text_of)
-
-
-def _with_arguments(message: Message, form: Callable[[Any], Any]) -> Message:
+def with_arguments(message: Message, form: Callable[[Any], Any]) -> Message:
+    """Return the message with the arguments of its calls in the form `as_object` or `as_text`."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
@@ -83,17 +73,19 @@ def _call_with(form: Callable[[Any], Any], call: Any) -> Any:
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def _object_of(arguments: Any) -> Mapping[str, Any]:
+def as_object(arguments: Any) -> Mapping[str, Any]:
+    """Return arguments as an object: `{}` for none, else {"arguments": value} for other values."""
     value = _loaded(arguments) if isinstance(arguments, str) else arguments
     if isinstance(value, Mapping):
         return value
     return {} if value in (None, "") else {"arguments": arguments}
 
 
-def _text_of(arguments: Any) -> str:
+def as_text(arguments: Any) -> str:
+    """Return arguments as text, the client's own where it sent one."""
     if isinstance(arguments, str) and arguments.strip():
         return arguments
-    return json.dumps(_object_of(arguments), ensure_ascii=False)
+    return json.dumps(as_object(arguments), ensure_ascii=False)
 
 
 def _loaded(text: str) -> Any:

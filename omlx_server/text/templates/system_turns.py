@@ -1,17 +1,14 @@
 """Fits system messages to what a chat template shows. One that would be refused or lost becomes
 a user's in the same place, so that the prefix stays cached."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from omlx_server.errors import BadRequest
 from omlx_server.text.templates.messages import Message, as_one, joined
+from omlx_server.text.templates.trials import Render, rendered
 from omlx_server.text.turns import front_of
-
-Render = Callable[..., str]
-"""Renders messages with a chat template, and `tools` if it is given them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +52,7 @@ _ASIDE = "<system>\n{}\n</system>"
 def _shows(render: Render, besides: str, *roles: str) -> bool:
     words = [f"c0ffee{position}" for position in range(len(roles))]
     turns = [{"role": r, "content": word} for r, word in zip(roles, words, strict=True)]
-    try:
-        rendering = render(turns)
-    except BadRequest:
-        return False
+    rendering = rendered(render, turns)
     return all(word in rendering for word in [*words, besides])
 
 

@@ -20,9 +20,10 @@ from omlx_server.text.image_marks import ImageMarks
 from omlx_server.text.templates.content import ContentForm, with_ending
 from omlx_server.text.templates.messages import (
     Message,
-    with_parsed_arguments,
+    as_object,
+    as_text,
+    with_arguments,
     with_reasoning,
-    with_text_arguments,
 )
 from omlx_server.text.templates.sandbox import RenderingTooLong, Sandbox
 from omlx_server.text.templates.shield import ControlTexts, Shield, plain
@@ -212,8 +213,8 @@ class ChatTemplate:
 def _forms(
     messages: list[Message], tools: Sequence[Mapping[str, Any]] | None
 ) -> Iterator[tuple[list[Message], Sequence[Mapping[str, Any]] | None]]:
-    parsed = [with_parsed_arguments(message) for message in messages]
-    texts = [with_text_arguments(message) for message in messages]
+    parsed = [with_arguments(message, as_object) for message in messages]
+    texts = [with_arguments(message, as_text) for message in messages]
     written = [parsed] if parsed == texts else [parsed, texts]
     for turn in written:
         yield turn, tools or None

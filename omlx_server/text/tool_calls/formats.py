@@ -60,7 +60,7 @@ def _json(
     inner: tuple[str, ...] = (),
     by_name: bool = False,
 ) -> CallFormat:
-    pattern = regex.compile(header, regex.DOTALL) if header else None
+    pattern = regex.compile(rf"{header}(?=\{{)", regex.DOTALL) if header else None
     shape = JsonShape(end, (start, *others), closers, pattern, by_name)
     return CallFormat(name, start, shape, inner=inner, others=others)
 

@@ -9,7 +9,7 @@ import regex
 from omlx_server.text.markers import at
 from omlx_server.text.parts import Part, Text
 from omlx_server.text.tool_calls.call_block import BlockBody
-from omlx_server.text.tool_calls.json_calls import JsonCall, KeyedCall, NamedCall, ObjectCall
+from omlx_server.text.tool_calls.json_calls import JsonCall, NamedCall, ObjectCall
 
 _MAX_HEADER_CHARS = 256
 _BETWEEN = " \t\r\n,;[]}`"
@@ -22,7 +22,7 @@ class JsonShape:
 
     end              the marker after it, or ""
     starts, closers  markers before and after single calls
-    header           a pattern with a group `name` before each call's arguments, if any
+    header           a pattern with a group `name` of what each call's arguments follow, if any
     by_name          a call is an object `{"f": {…}}`
     """
 
@@ -42,8 +42,6 @@ class JsonBody(BlockBody):
     shape: JsonShape
     names: Collection[str] | None = None
     _gap: str = field(default="", init=False)  # read since the last call
-    # The end of the gap, from where it may be a header.
-    _header: str = field(default="", init=False)
     _call: JsonCall | None = field(default=None, init=False)
     # Of the call under way, till it is certain.
     _raw: list[str] = field(default_factory=list, init=False)
@@ -70,7 +68,7 @@ class JsonBody(BlockBody):
         remainder, self._held = self._held, ""
         if self._call is not None:
             self._cut(self._call, remainder)
-        elif self._header or not self._any:
+        elif not self._any or (remainder and at(remainder, 0, self.shape.markers) is None):
             self._deltas.append(Text(self._lead_if_first() + self._gap + remainder))
         self.rest = ""
         return self._taken()
@@ -81,18 +79,16 @@ class JsonBody(BlockBody):
     # Each step gives the number of characters that it read, None when it must see more.
 
     def _between(self, text: str, position: int) -> int | None:
-        char = text[position]
-        marker = None if self._header else at(text, position, self.shape.markers)
+        char, marker = text[position], at(text, position, self.shape.markers)
         if marker == "":
             return None
         if marker is not None:
             return self._pass(marker)
         if char == "{":
-            return self._begin()
-        if self._extends_header(char):
-            self._header += char
-        elif self._header or char not in _BETWEEN:
-            return self._leave()
+            call = ObjectCall(self.numbering, self.names, by_name=self.shape.by_name)
+            return self._begin(call, "")
+        if char not in _BETWEEN:
+            return self._named(text[position : position + _MAX_HEADER_CHARS])
         self._gap += char
         return 1
 
@@ -105,11 +101,18 @@ class JsonBody(BlockBody):
             self._gap += marker
         return len(marker)
 
-    def _extends_header(self, char: str) -> bool:
-        header, text = self.shape.header, self._header + char
-        if header is None or len(text) > _MAX_HEADER_CHARS:
-            return False
-        return header.fullmatch(text, partial=True) is not None
+    def _named(self, text: str) -> int | None:
+        header = self.shape.header.match(text, partial=True) if self.shape.header else None
+        if header is None:
+            return self._leave()
+        if header.partial:
+            return None if len(text) < _MAX_HEADER_CHARS else self._leave()
+        return self._begin(NamedCall(self.numbering, header["name"]), header[0])
+
+    def _begin(self, call: JsonCall, header: str) -> int:
+        self._call = call
+        self._raw = [self._lead_if_first(), self._gap, header]
+        return len(header)
 
     def _leave(self) -> int:
         """Give the gap back: it may hold markers."""
@@ -118,18 +121,6 @@ class JsonBody(BlockBody):
         else:
             self._deltas.append(Text(self.lead))
             self.rest = self._gap
-        return 0
-
-    def _begin(self) -> int:
-        header = self.shape.header
-        if header is None or not self._header:
-            make = KeyedCall if self.shape.by_name else ObjectCall
-            self._call = make(self.numbering, self.names)
-        elif match := header.fullmatch(self._header):
-            self._call = NamedCall(self.numbering, match["name"])
-        else:
-            return self._leave()
-        self._raw = [self._lead_if_first(), self._gap]
         return 0
 
     def _within(self, call: JsonCall, text: str, position: int) -> int | None:
@@ -152,7 +143,7 @@ class JsonBody(BlockBody):
         return 1
 
     def _after(self, call: JsonCall) -> None:
-        self._call, self._gap, self._header = None, "", ""
+        self._call, self._gap = None, ""
         if call.failed:
             self._deltas.append(Text("".join(self._raw)))
             self.rest = ""

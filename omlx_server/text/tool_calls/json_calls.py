@@ -56,16 +56,22 @@ class NamedCall(JsonCall):
 
 
 class ObjectCall(JsonCall):
-    """A call as one object, `{"name": "f", "arguments": {…}}`, keys in any order. With `names`
-    it needs one of them and no other keys."""
+    """A call as one object, `{"name": "f", "arguments": {…}}`, keys in any order, or, with
+    `by_name`, `{"f": {…}}`. With `names` it needs one of them and no other keys."""
 
-    def __init__(self, numbering: Numbering, names: Collection[str] | None = None) -> None:
+    def __init__(
+        self, numbering: Numbering, names: Collection[str] | None = None, *, by_name: bool = False
+    ) -> None:
         super().__init__()
         self._numbering = numbering
         self._names = names
+        self._by_name = by_name
         self._name_text = ""
         self._name: str | None = None
-        self._arguments = _ArgumentsValue()
+        self._member: str | None = None  # the one that holds the arguments
+        self._arguments = ""  # not told yet: an object is passed on as it comes, others once whole
+        self._has_arguments = False
+        self._closed = False  # the arguments are whole
         self._others: dict[str, str] = {}
 
     def feed(self, char: str) -> list[Part]:
@@ -85,33 +91,48 @@ class ObjectCall(JsonCall):
 
     def _take(self, fragments: list[Fragment]) -> list[Part]:
         for fragment in fragments:
-            self._sort(fragment)
+            if fragment.member is not None:
+                self._sort(fragment.member, fragment)
         return [] if self.failed else self._given()
 
-    def _sort(self, fragment: Fragment) -> None:
-        member = fragment.member
-        if member is None:
-            return
+    def _sort(self, member: str, fragment: Fragment) -> None:
         if self._names is not None and member not in _PLAIN_MEMBERS:
             self.failed = self.failed or not self.started
-        if member in _NAMES and self._name is None:
+        if self._by_name:
+            self._name = whole(member) if self._name is None else self._name
+            self._argue(member, fragment)
+        elif member in _NAMES and self._name is None:
             self._name_text += fragment.text
             if fragment.last:
                 self._name = _name_in(self._name_text)
                 self.failed = self._names is not None and self._name not in self._names
         elif member in _ARGUMENTS:
-            self._arguments.add(member, fragment)
+            self._argue(member, fragment)
         elif not self.started:
             self._others[member] = self._others.get(member, "") + fragment.text
 
+    def _argue(self, member: str, fragment: Fragment) -> None:
+        if self._closed or self._member not in (None, member):
+            return
+        self._member = member
+        self._arguments += fragment.text
+        self._has_arguments = self._has_arguments or self._arguments.startswith("{")
+        if fragment.last and not self._has_arguments:
+            self._set(reformed(self._arguments))
+        self._closed = fragment.last
+
+    def _set(self, arguments: str) -> None:
+        self._arguments, self._has_arguments, self._closed = arguments, True, True
+
     def _given(self) -> list[Part]:
-        if self._name is None or not self._arguments.begun:
+        if self._name is None or not self._has_arguments:
             return []
         deltas: list[Part] = []
         if self._start is None:
             self._start = self._numbering.start(self._name)
             deltas.append(self._start)
-        return [*deltas, Arguments(self._start.index, self._arguments.taken())]
+        arguments, self._arguments = self._arguments, ""
+        return [*deltas, Arguments(self._start.index, arguments)]
 
     def _resolved(self) -> list[Part]:
         if self.started or self.failed:
@@ -120,9 +141,9 @@ class ObjectCall(JsonCall):
         if self._name is None and not strict:
             self._read_function(self._others.get("function", ""))
         plain = self._others.keys() <= set(_PLAIN_MEMBERS)
-        if self._name is not None and not self._arguments.begun and plain and not strict:
-            self._arguments.set("{}")
-        self.failed = self._name is None or not self._arguments.begun
+        if self._name is not None and not self._has_arguments and plain and not strict:
+            self._set("{}")
+        self.failed = self._name is None or not self._has_arguments
         return self._given()
 
     def _read_function(self, text: str) -> None:
@@ -135,79 +156,8 @@ class ObjectCall(JsonCall):
             return
         self._name = _name_in(json.dumps(function.get("name")))
         arguments: Any = next((function[key] for key in _ARGUMENTS if key in function), {})
-        if self._name is not None and not self._arguments.begun:
-            self._arguments.set(reformed(json.dumps(arguments, ensure_ascii=False)))
-
-
-class KeyedCall(JsonCall):
-    """A call as an object with its name as the only key, `{"f": {…}}`."""
-
-    def __init__(self, numbering: Numbering, names: Collection[str] | None = None) -> None:
-        super().__init__()
-        self._numbering = numbering
-        self._names = names
-        self._arguments = _ArgumentsValue()
-
-    def feed(self, char: str) -> list[Part]:
-        deltas = self._take(self.repair.feed(char))
-        self.failed = self.failed or (self.repair.done and not self.started)
-        return deltas
-
-    def end(self, cut: bool) -> list[Part]:
-        deltas = self._take(self.repair.close())
-        self.failed = not self.started
-        return deltas
-
-    def _take(self, fragments: list[Fragment]) -> list[Part]:
-        deltas: list[Part] = []
-        for fragment in fragments:
-            if fragment.member is None or self.failed:
-                continue
-            if self._names is not None and fragment.member not in self._names:
-                self.failed = True
-                continue
-            self._arguments.add(fragment.member, fragment)
-            if self._arguments.begun and self._start is None:
-                self._start = self._numbering.start(whole(fragment.member))
-                deltas.append(self._start)
-        if self._start is not None:
-            deltas.append(Arguments(self._start.index, self._arguments.taken()))
-        return deltas
-
-
-class _ArgumentsValue:
-    """The value of `arguments`: an object is passed on as it comes, other JSON once it is whole."""
-
-    def __init__(self) -> None:
-        self._member: str | None = None
-        self._held = ""
-        self._ready = ""
-        self._closed = False
-        self.begun = False
-
-    def add(self, member: str, fragment: Fragment) -> None:
-        if self._closed or self._member not in (None, member):
-            return
-        self._member = member
-        self._held += fragment.text
-        if self.begun or self._held.startswith("{"):
-            self._give(self._held)
-        elif fragment.last:
-            self._give(reformed(self._held))
-        self._closed = fragment.last
-
-    def set(self, text: str) -> None:
-        self._closed = True
-        self._give(text)
-
-    def taken(self) -> str:
-        ready, self._ready = self._ready, ""
-        return ready
-
-    def _give(self, text: str) -> None:
-        self._ready += text
-        self._held = ""
-        self.begun = True
+        if self._name is not None and not self._has_arguments:
+            self._set(reformed(json.dumps(arguments, ensure_ascii=False)))
 
 
 def reformed(value: str) -> str:

@@ -1,12 +1,11 @@
 """Reads a whole block of calls whose arguments are literals. Invariants: as for `JsonBody`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from omlx_server.text.markers import held_length
-from omlx_server.text.parts import Part, Text
-from omlx_server.text.tool_calls.call_block import BlockBody, GrowingCall
-from omlx_server.text.tool_calls.literal_calls import LiteralCall, Parse
+from omlx_server.text.parts import Arguments, Part, Text
+from omlx_server.text.tool_calls.call_block import BlockBody
+from omlx_server.text.tool_calls.literal_calls import Parse
 
 _MOST_TRIES = 64
 _MAX_CHARS = 2_000_000
@@ -69,12 +68,10 @@ class LiteralBody(BlockBody):
 
     def _tell(self, text: str) -> bool:
         self._tries += 1
-        calls: Sequence[LiteralCall] = self.shape.parse(text) if len(text) < _MAX_CHARS else ()
-        for call in calls:
-            call_deltas = GrowingCall(self.numbering, call.name)
-            for key, value in call.arguments.items():
-                self._deltas += call_deltas.add(key, value)
-            self._deltas += call_deltas.end()
+        calls = self.shape.parse(text) if len(text) < _MAX_CHARS else ()
+        for name, arguments in calls:
+            start = self.numbering.start(name)
+            self._deltas += [start, Arguments(start.index, arguments)]
         self._any = self._any or bool(calls)
         return bool(calls)
 

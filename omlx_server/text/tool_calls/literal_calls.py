@@ -2,12 +2,11 @@
 `call:f{city:<|"|>Rome<|"|>,days:3}`."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.text.encoding.utf8 import whole
-from omlx_server.text.tool_calls.plain_json import dumped
+from omlx_server.text.tool_calls.plain_json import dumped, json_object
 from omlx_server.text.tool_calls.values import literal
 
 _MAX_DEPTH = 100
@@ -19,44 +18,40 @@ _STRING = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*+\1""", re.DOTALL)
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
 
 
-@dataclass(frozen=True, slots=True)
-class LiteralCall:
-    """`arguments`: each parameter's value as JSON text."""
+Call = tuple[str, str]
+"""A call's name, and its arguments as JSON text."""
 
-    name: str
-    arguments: Mapping[str, str]
-
-
-Parse = Callable[[str], Sequence[LiteralCall]]
+Parse = Callable[[str], Sequence[Call]]
 """The calls of a text that holds nothing else; none where it holds something else."""
 
 
-def python_calls(text: str) -> Sequence[LiteralCall]:
+def python_calls(text: str) -> Sequence[Call]:
     """Return the calls in Python's notation. Names and keys may have hyphens."""
     calls = guarded(_python_calls, text.strip())
     return [] if isinstance(calls, Crash) else calls
 
 
 def quoted_calls(quote: str) -> Parse:
-    def parse(text: str) -> Sequence[LiteralCall]:
+    def parse(text: str) -> Sequence[Call]:
         calls = guarded(_Quoted(text, quote).calls)
         return [] if isinstance(calls, Crash) else calls
 
     return parse
 
 
-def _python_calls(text: str) -> list[LiteralCall]:
+def _python_calls(text: str) -> list[Call]:
     if text.startswith("["):
         if _end_of(text, 0) != len(text):
             raise ValueError("more than a list")
         text = text[1:-1].rstrip().removesuffix(",")
-    calls, position = list[LiteralCall](), 0
+    calls, position = list[Call](), 0
     while position < len(text.rstrip()):
         match = _CALL.match(text, position)
         if match is None:
             raise ValueError("no call")
         end = _end_of(text, text.index("(", match.end(1)))
-        calls.append(LiteralCall(match[1], _python_arguments(text[match.end() : end - 1])))
+        arguments = _python_arguments(text[match.end() : end - 1])
+        calls.append((whole(match[1]), json_object(arguments)))
         behind = text[end:].lstrip(" \t\r\n,;")
         position = len(text) - len(behind)
     return calls
@@ -69,7 +64,7 @@ def _python_arguments(text: str) -> dict[str, str]:
         match = _KEY.match(text, position)
         if match is None:
             raise ValueError("no name of a parameter")
-        end = _end_of_value(text, match.end())
+        end = _end_of(text, match.end(), of_value=True)
         arguments[whole(match[1])] = _python_value(text[match.end() : end].strip())
         position = end + 1
     return arguments
@@ -82,23 +77,26 @@ def _python_value(text: str) -> str:
     return dumped(value)
 
 
-def _end_of(text: str, position: int) -> int:
+def _end_of(text: str, position: int, *, of_value: bool = False) -> int:
+    """Return where the bracket at `position` ends, or the value there, before a comma."""
     open_ones: list[str] = []
     while position < len(text):
         char = text[position]
+        if of_value and char == "," and not open_ones:
+            return position
         if char in "\"'":
             position = _end_of_string(text, position) - 1
         elif char in _CLOSERS:
             open_ones.append(_CLOSERS[char])
-        elif open_ones and char == open_ones[-1]:
-            open_ones.pop()
-            if not open_ones:
-                return position + 1
-        elif char in ")]}":
+        elif char in ")]}" and (not open_ones or char != open_ones.pop()):
             break
         position += 1
+        if not (open_ones or of_value):
+            return position
         if len(open_ones) > _MAX_DEPTH:
             break
+    if of_value and position == len(text) and not open_ones:
+        return position
     raise ValueError("brackets do not match")
 
 
@@ -109,50 +107,35 @@ def _end_of_string(text: str, position: int) -> int:
     return string.end()
 
 
-def _end_of_value(text: str, position: int) -> int:
-    while position < len(text):
-        char = text[position]
-        if char in "\"'":
-            position = _end_of_string(text, position) - 1
-        elif char in _CLOSERS:
-            position = _end_of(text, position) - 1
-        elif char == ",":
-            return position
-        position += 1
-    return len(text)
-
-
 class _Quoted:
     def __init__(self, text: str, quote: str) -> None:
         self._text = text
         self._quote = quote
         self._at = 0
 
-    def calls(self) -> list[LiteralCall]:
-        calls: list[LiteralCall] = []
+    def calls(self) -> list[Call]:
+        calls: list[Call] = []
         self._skip("")
         while self._at < len(self._text):
             match = _QUOTED_CALL.match(self._text, self._at)
             if match is None:
                 raise ValueError("no call")
             self._at = match.end()
-            arguments = dict(self._members(0))
-            calls.append(LiteralCall(match[1], arguments))
+            calls.append((whole(match[1]), self._object(0)))
             self._skip(",;")
         return calls
 
-    def _members(self, depth: int) -> list[tuple[str, str]]:
+    def _object(self, depth: int) -> str:
         self._expect("{")
-        members: list[tuple[str, str]] = []
+        members: dict[str, str] = {}
         while self._peek() != "}":
-            key = (
-                self._string() if self._text.startswith(self._quote, self._at) else self._bare(":")
-            )
+            is_quoted = self._text.startswith(self._quote, self._at)
+            key = self._string() if is_quoted else self._bare(":")
             self._expect(":")
-            members.append((whole(key.strip().strip("\"'")), self._value(depth)))
+            members[whole(key.strip().strip("\"'"))] = self._value(depth)
             self._skip(",")
         self._expect("}")
-        return members
+        return json_object(members)
 
     def _value(self, depth: int) -> str:
         if depth > _MAX_DEPTH:
@@ -161,8 +144,7 @@ class _Quoted:
         if self._text.startswith(self._quote, self._at):
             return dumped(whole(self._string()))
         if first == "{":
-            pairs = self._members(depth + 1)
-            return "{" + ", ".join(f"{dumped(key)}: {value}" for key, value in pairs) + "}"
+            return self._object(depth + 1)
         if first == "[":
             return self._list(depth)
         text = self._bare(",}]").strip()

@@ -1,7 +1,7 @@
 """Reads a value whose members are tags, as MiniMax-M3 writes it:
 `<city>Rome</city><days><item>1</item><item>2</item></days>`."""
 
-from omlx_server.text.tool_calls.plain_json import dumped
+from omlx_server.text.tool_calls.plain_json import json_object
 from omlx_server.text.tool_calls.values import ParameterSchema, typed
 
 _MAX_DEPTH = 50
@@ -16,8 +16,7 @@ def nested(text: str, mark: str, schema: ParameterSchema, depth: int = 0) -> str
     values = [nested(inner, mark, schema.of_member(key), depth + 1) for key, inner in members]
     if all(key == "item" for key, _ in members):
         return f"[{', '.join(values)}]"
-    keys = (dumped(key) for key, _ in members)
-    return "{" + ", ".join(f"{key}: {value}" for key, value in zip(keys, values, strict=True)) + "}"
+    return json_object(dict(zip([key for key, _ in members], values, strict=True)))
 
 
 def _members(text: str, mark: str) -> list[tuple[str, str]] | None:

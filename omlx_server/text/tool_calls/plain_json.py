@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from omlx_server.text.encoding.utf8 import whole
@@ -10,6 +11,11 @@ from omlx_server.text.encoding.utf8 import whole
 def dumped(value: Any) -> str:
     """Raises RecursionError for too deep nesting, ValueError for an integer of too many digits."""
     return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def json_object(members: Mapping[str, str]) -> str:
+    """Return an object of members whose values are JSON text."""
+    return "{" + ", ".join(f"{dumped(key)}: {value}" for key, value in members.items()) + "}"
 
 
 def _plain(value: Any) -> Any:

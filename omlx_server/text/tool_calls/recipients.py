@@ -9,32 +9,28 @@ The prompt ends with the first `>>>`, or within a text to be continued.
 
 from collections.abc import Collection
 
-from omlx_server.text.markers import at
 from omlx_server.text.parts import Text
-from omlx_server.text.tool_calls.json_calls import NamedCall
 from omlx_server.text.tool_calls.numbering import Numbering
-from omlx_server.text.tool_calls.stream_parser import StreamParser
+from omlx_server.text.tool_calls.stream_parser import AddressedParser
 
 MARK = ">>>"
 _READER = "all"
 _MAX_NAME_CHARS = 256
 
 
-class RecipientParser(StreamParser):
+class RecipientParser(AddressedParser):
     thinking = False
 
     def __init__(
         self, numbering: Numbering, tools: Collection[str], *, in_text: bool = False
     ) -> None:
-        super().__init__(self._text if in_text else self._name)
-        self._numbering = numbering
+        super().__init__(self._text if in_text else self._name, numbering, (MARK,))
         self._tools = tools
         self._mark = ""  # before the name, where the prompt did not end with it
-        self._call: NamedCall | None = None
 
     def _end(self, held: str, cut: bool) -> None:
         if self._call is not None:
-            self._parts += self._call.end(cut)
+            self._end_call(cut=cut)
         else:
             self._parts.append(Text(self._mark + held))
 
@@ -48,8 +44,7 @@ class RecipientParser(StreamParser):
         if line_end and name.strip() == _READER:
             return after
         if line_end and name.strip() in self._tools:
-            self._call = NamedCall(self._numbering, name.strip())
-            self._read = self._arguments
+            self._begin_call(name.strip())
             return after
         self._parts.append(Text(mark))
         return text
@@ -61,19 +56,6 @@ class RecipientParser(StreamParser):
             self._read, self._mark = self._name, mark
         return after
 
-    def _arguments(self, text: str) -> str:
-        for position, char in enumerate(text):
-            call = self._call
-            if call is None or call.repair.done:
-                self._call, self._read = None, self._text
-                return text[position:]
-            mark = None if call.repair.in_string else at(text, position, (MARK,))
-            if mark == "":
-                self._held = text[position:]
-                return ""
-            if mark:
-                self._parts += call.end(cut=False)
-                self._call, self._read = None, self._text
-                return text[position:]
-            self._parts += call.feed(char)
-        return ""
+    def _behind_call(self, text: str) -> str:
+        self._read = self._text
+        return text

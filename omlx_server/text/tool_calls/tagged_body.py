@@ -9,12 +9,13 @@ from typing import Any
 
 import regex
 
+from omlx_server.text.encoding.utf8 import whole
 from omlx_server.text.markers import held_length
-from omlx_server.text.parts import Part, Text
-from omlx_server.text.tool_calls.call_block import BlockBody, GrowingCall
+from omlx_server.text.parts import Arguments, CallStart, Part, Text
+from omlx_server.text.tool_calls.call_block import BlockBody
 from omlx_server.text.tool_calls.nested_tags import nested
 from omlx_server.text.tool_calls.plain_json import dumped
-from omlx_server.text.tool_calls.values import ParameterSchema, schema_of, tool_names, typed
+from omlx_server.text.tool_calls.values import schema_of, tool_names, typed
 
 _MAX_HEADER_CHARS = 600
 _CDATA_BEGIN, _CDATA_END = "<![CDATA[", "]]>"
@@ -59,9 +60,9 @@ class TaggedBody(BlockBody):
     _text: str = field(default="", init=False)
     _raw: str = field(default="", init=False)  # what was read of a call that is not yet certain
     _scanned: int = field(default=0, init=False)
-    _call: GrowingCall | None = field(default=None, init=False)
-    # Of the call's parameters.
-    _schema: ParameterSchema = field(default=ParameterSchema(None, None), init=False)
+    _name: str | None = field(default=None, init=False)  # of the call under way
+    _start: CallStart | None = field(default=None, init=False)  # comes with its first parameter
+    _told: set[str] = field(default_factory=set, init=False)  # parameters of the call
     _key: str | None = field(default=None, init=False)  # of the value under way
     _value_end: str = field(default="", init=False)
     _is_text: bool | None = field(default=None, init=False)
@@ -72,7 +73,7 @@ class TaggedBody(BlockBody):
             taken = self._step()
             if taken is None:
                 break
-            untold = self._call is not None and not self._call.started
+            untold = self._name is not None and self._start is None
             self._raw = self._raw + self._text[:taken] if untold else ""
             self._text = self._text[taken:]
         return self._taken()
@@ -81,11 +82,12 @@ class TaggedBody(BlockBody):
         """Return the last parts. End markers may be missing because they ended the answer."""
         if self._key is not None:
             self._finish_value()
-        call = self._call
-        if call is not None and (call.started or self._is_whole()):
+        name = self._name
+        whole_call = self._key is None and name in tool_names(self.tools)
+        if name is not None and (self._start is not None or whole_call):
             self._end_call()
             self._text = ""
-        if call is None and self._any and self._is_begun(self._text, self.shape.markers):
+        if name is None and self._any and _is_begun(self._text, self.shape.markers):
             self._text = ""
         self._leave(self._text)
         self._deltas.append(Text(self.rest or ""))
@@ -97,7 +99,7 @@ class TaggedBody(BlockBody):
     def _step(self) -> int | None:
         if self._key is not None:
             return self._value(self._key)
-        return self._between() if self._call is None else self._parameters(self._call)
+        return self._between() if self._name is None else self._parameters()
 
     def _between(self) -> int | None:
         shape = self.shape
@@ -110,7 +112,7 @@ class TaggedBody(BlockBody):
         if header is not None and not header.partial:
             return self._begin(header["name"], space + len(header[0]))
         waits = header is not None and len(bare) < _MAX_HEADER_CHARS
-        if waits or (self._any and self._is_begun(bare, (shape.end,))):
+        if waits or (self._any and _is_begun(bare, (shape.end,))):
             return None
         self._leave(self._text)
         return 0
@@ -119,34 +121,38 @@ class TaggedBody(BlockBody):
         if self.names is not None and name not in self.names:
             self._leave(self._text)
             return 0
-        self._call = GrowingCall(self.numbering, name)
-        self._schema = schema_of(self.tools, name)
+        self._name, self._start, self._told = name, None, set()
         return taken
 
-    def _parameters(self, call: GrowingCall) -> int | None:
-        shape, bare = self.shape, self._text.lstrip()
-        space = len(self._text) - len(bare)
-        if shape.call_end and bare.startswith(shape.call_end):
-            self._end_call()
-            return space + len(shape.call_end)
-        if shape.end and bare.startswith(shape.end):
-            self._end_call()
-            return 0
-        header = shape.key.match(bare, partial=True)
-        if header is not None and not header.partial:
-            self._key, self._scanned = header["key"], 0
-            self._value_end = shape.value_end.replace("{key}", header["key"])
-            kind = header.groupdict().get("kind")
-            self._is_text = None if kind is None else kind in ("string", "true")
-            return space + len(header[0])
-        ends = (shape.call_end, shape.end)
-        if (header is not None and len(bare) < _MAX_HEADER_CHARS) or self._is_begun(bare, ends):
+    def _parameters(self) -> int | None:
+        bare = self._text.lstrip()
+        space, ahead = len(self._text) - len(bare), self._ahead(bare)
+        if ahead == "":
             return None
-        if call.started:
-            self._end_call()
-        else:
+        if isinstance(ahead, regex.Match):
+            self._key, self._scanned = ahead["key"], 0
+            self._value_end = self.shape.value_end.replace("{key}", ahead["key"])
+            kind = ahead.groupdict().get("kind")
+            self._is_text = None if kind is None else kind in ("string", "true")
+            return space + len(ahead[0])
+        if ahead is None and self._start is None:
             self._leave(self._text)
-        return 0
+            return 0
+        self._end_call()
+        return space + len(ahead) if ahead and ahead == self.shape.call_end else 0
+
+    def _ahead(self, text: str) -> "regex.Match[str] | str | None":
+        """Return what goes on behind a value: a parameter's header or an end marker; "" while
+        the text is too short to say, None for neither."""
+        bare, ends = text.lstrip(), [*filter(None, (self.shape.call_end, self.shape.end))]
+        for end in ends:
+            if bare.startswith(end):
+                return end
+        header = self.shape.key.match(bare, partial=True)
+        if header is not None and not header.partial:
+            return header
+        waits = header is not None or _is_begun(bare, ends)
+        return "" if waits and len(text) < _MAX_HEADER_CHARS else None
 
     def _value(self, key: str) -> int | None:
         marker = self._value_end
@@ -156,11 +162,11 @@ class TaggedBody(BlockBody):
                 return None
         while (end := self._text.find(marker, self._scanned)) >= 0:
             behind = end + len(marker)
-            follows = self._follows(self._text[behind : behind + _MAX_HEADER_CHARS])
-            if follows is None:
+            ahead = self._ahead(self._text[behind : behind + _MAX_HEADER_CHARS])
+            if ahead == "":
                 self._scanned = end
                 return None
-            if follows:
+            if ahead is not None:
                 self._tell(key, self._text[:end])
                 return behind
             self._scanned = end + 1
@@ -168,23 +174,10 @@ class TaggedBody(BlockBody):
         self._scanned = max(self._scanned, len(self._text) - held)
         return None
 
-    def _follows(self, text: str) -> bool | None:
-        """Return whether a text goes on as behind a value; None while it is too short to say."""
-        shape, bare = self.shape, text.lstrip()
-        if not bare:
-            return None if len(text) < _MAX_HEADER_CHARS else False
-        ends = tuple(filter(None, (shape.call_end, shape.end)))
-        if bare.startswith(ends):
-            return True
-        header = shape.key.match(bare, partial=True)
-        if header is not None and not header.partial:
-            return True
-        return None if header is not None or self._is_begun(bare, ends) else False
-
     def _finish_value(self) -> None:
         shape, text, key = self.shape, self._text, self._key or ""
         value, marker, after = text.rpartition(self._value_end)
-        if not marker or self._follows(after) is False:
+        if not marker or self._ahead(after) is None:
             ends = [text.rfind(end) for end in (shape.call_end, shape.end) if end]
             place = min((end for end in ends if end >= 0), default=-1)
             if place < 0:
@@ -194,29 +187,34 @@ class TaggedBody(BlockBody):
         self._text = ""
 
     def _tell(self, key: str, text: str) -> None:
-        assert self._call is not None
         if self.shape.newlines:
             text = text.removeprefix("\n").removesuffix("\n")
         if quoted := _CDATA.fullmatch(text):
             text = quoted[1]
-        self._deltas += self._call.add(key, self._json_of(key, text))
+        index, name = self._begun_call(), whole(key)
+        if name not in self._told:
+            comma = ", " if self._told else ""
+            member = f"{comma}{dumped(name)}: {self._json_of(key, text)}"
+            self._deltas.append(Arguments(index, member))
+            self._told.add(name)
         self._key = None
 
     def _json_of(self, key: str, text: str) -> str:
         if self._is_text is not None:
             return dumped(text) if self._is_text else typed(text, frozenset())
-        schema = self._schema.of_member(key)
+        schema = schema_of(self.tools, self._name or "").of_member(key)
         mark = self.shape.mark
         return nested(text, mark, schema) if mark else typed(text, schema.kinds)
 
-    def _is_whole(self) -> bool:
-        assert self._call is not None
-        return self._key is None and self._call.name in tool_names(self.tools)
+    def _begun_call(self) -> int:
+        if self._start is None:
+            self._start = self.numbering.start(whole(self._name or ""))
+            self._deltas += [self._start, Arguments(self._start.index, "{")]
+        return self._start.index
 
     def _end_call(self) -> None:
-        assert self._call is not None
-        self._deltas += self._call.end()
-        self._call, self._key, self._any, self._raw, self.lead = None, None, True, "", ""
+        self._deltas.append(Arguments(self._begun_call(), "}"))
+        self._name, self._key, self._any, self._raw, self.lead = None, None, True, "", ""
 
     def _leave(self, rest: str) -> None:
         """Give back what is no call, with the marker that the rest must not begin with again."""
@@ -224,5 +222,6 @@ class TaggedBody(BlockBody):
         self._deltas.append(Text(self.lead + self._raw + marker))
         self._raw, self.rest = "", rest.removeprefix(marker)
 
-    def _is_begun(self, text: str, markers: Sequence[str]) -> bool:
-        return any(marker.startswith(text) for marker in markers if marker)
+
+def _is_begun(text: str, markers: Sequence[str]) -> bool:
+    return any(marker.startswith(text) for marker in markers if marker)

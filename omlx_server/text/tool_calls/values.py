@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from omlx_server.core.crash import Crash, guarded
-from omlx_server.text.encoding.utf8 import whole
 from omlx_server.text.grammar.json_schema.pointers import resolved
 from omlx_server.text.tool_calls.plain_json import dumped
 
@@ -94,10 +93,8 @@ def typed(text: str, kinds: Kinds) -> str:
         value = int(value)
     kind = _KINDS.get(type(value), "")
     fits = kind in kinds or (kind == "integer" and "number" in kinds) or not kinds
-    text_or_crash = (
-        guarded(dumped, value) if fits and kind not in ("string", "") else Crash(ValueError())
-    )
-    return dumped(whole(text)) if isinstance(text_or_crash, Crash) else text_or_crash
+    written = guarded(dumped, value) if fits and kind not in ("string", "") else None
+    return written if isinstance(written, str) else dumped(text)
 
 
 def literal(text: str) -> Any:

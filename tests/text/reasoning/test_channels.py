@@ -137,7 +137,7 @@ def made(
 ) -> Constraint:
     spec = frame(
         functions,
-        grammars.special_id,
+        grammars.vocabulary.special_id,
         opening,
         required=required,
         enforced=enforced,
