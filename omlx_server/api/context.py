@@ -32,7 +32,7 @@ CONTEXT = "omlx.context"
 """The key of a request's ASGI scope under which its ApiContext is kept."""
 
 
-# They decode images, at most one bitmap each.
+# The threads that decode images, at most one bitmap each.
 _image_threads = partial(WorkerThreads, "images", 2, patience=60.0, niceness=10)
 
 

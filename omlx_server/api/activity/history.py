@@ -12,8 +12,8 @@ from omlx_server.api.models.served import ServedModels
 
 MOST_DONE = 200
 _ORDERS = "/admin/"
-EVERY_SECONDS = 2
-_MOST_SAMPLES = 10 * 60 // EVERY_SECONDS
+_SAMPLE_SECONDS = 2
+_MOST_SAMPLES = 10 * 60 // _SAMPLE_SECONDS
 
 
 class RecentExchanges:
@@ -72,7 +72,7 @@ class MemoryHistory:
             sample = self.now()
             if sample is not None:
                 self._samples.append(sample)
-            await asyncio.sleep(EVERY_SECONDS)
+            await asyncio.sleep(_SAMPLE_SECONDS)
 
     def now(self) -> MemorySample | None:
         """Return the account, None while the first model loads."""
@@ -99,4 +99,4 @@ class MemoryHistory:
     def history(self) -> MemoryTold:
         now = self.now()
         samples = [*self._samples, *([now] if now is not None else [])]
-        return {"every_seconds": EVERY_SECONDS, "history": samples}
+        return {"every_seconds": _SAMPLE_SECONDS, "history": samples}

@@ -16,7 +16,7 @@ from omlx_server.core.scheduler.standings import Standing, WaitReason
 from omlx_server.errors import OmlxError
 
 MOST_LANES = 500
-EVERY_SECONDS = 1.0
+_ASK_SECONDS = 1.0
 # The mlx thread answers between two steps, and a step with a large chunk may take seconds.
 _PATIENCE_SECONDS = 0.5
 ByExchange = Mapping[Exchange, Sequence[Standing]]
@@ -128,7 +128,7 @@ class StandingsAsked:
         self._models = models
         self._known: ByExchange = {}
         self.paces: Mapping[Exchange, float] = {}
-        self._asked = self._answered = -EVERY_SECONDS
+        self._asked = self._answered = -_ASK_SECONDS
         self._asking: asyncio.Task[None] | None = None
 
     async def of(self, under_way: Iterable[Exchange]) -> ByExchange:
@@ -136,7 +136,7 @@ class StandingsAsked:
         now = time.monotonic()
         wanted = {exchange.model for exchange in under_way if exchange.phases}
         models = [m for m in self._models.loaded() if label_of(m.names[0]) in wanted]
-        if self._asking is None and now - self._asked >= EVERY_SECONDS:
+        if self._asking is None and now - self._asked >= _ASK_SECONDS:
             self._asked = now
             if not models:
                 self._known, self.paces = {}, {}

@@ -54,8 +54,10 @@ def _shown(tool: ChatFunctionTool | ChatCustomTool) -> Mapping[str, Any]:
 def _function(index: int, tool: ChatFunctionTool | ChatCustomTool) -> Function:
     """Return the function that is enforced."""
     if isinstance(tool, ChatFunctionTool):
-        plain, param = tool.function, f"tools.{index}.function.parameters"
-        return Function(plain.name, plain.parameters, strict=bool(plain.strict), param=param)
+        definition, param = tool.function, f"tools.{index}.function.parameters"
+        return Function(
+            definition.name, definition.parameters, strict=bool(definition.strict), param=param
+        )
     custom = tool.custom
     if not isinstance(custom.format, GrammarFormat):
         return Function(custom.name, _parameters({"type": "string"}))

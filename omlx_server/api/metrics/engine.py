@@ -1,5 +1,5 @@
-"""Metrics of the engine, read from its snapshots. vLLM's metrics are for each model, those of cache
-tiers and memory for all together."""
+"""Metrics of the engine, of loaded models and their texts, read from snapshots. vLLM's metrics are
+for each model, those of cache tiers and memory for all together."""
 
 import platform
 import time

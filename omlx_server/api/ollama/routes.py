@@ -40,7 +40,7 @@ from omlx_server.api.ollama.shapes import (
     response_body,
 )
 from omlx_server.api.openai import completion_prompts
-from omlx_server.api.openai import embeddings as openai
+from omlx_server.api.openai import embeddings as openai_embeddings
 
 router = APIRouter()
 
@@ -218,6 +218,6 @@ async def _vectors(
 ) -> tuple[list[orjson.Fragment], int]:
     if not texts:
         return [], 0
-    embedding = openai.EmbeddingRequest.model_validate({"input": texts, **options})
-    vectors, tokens = await openai.embedded(request, embedding, model)
-    return [openai.as_numbers(vector) for vector in vectors], tokens
+    embedding = openai_embeddings.EmbeddingRequest.model_validate({"input": texts, **options})
+    vectors, tokens = await openai_embeddings.embedded(request, embedding, model)
+    return [openai_embeddings.as_numbers(vector) for vector in vectors], tokens

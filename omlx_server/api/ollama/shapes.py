@@ -1,4 +1,4 @@
-"""The JSON of Ollama's answers, whole or line by line. asyncio thread."""
+"""The JSON of Ollama's answers, and streams of them line by line. asyncio thread."""
 
 import json
 import time

@@ -94,8 +94,12 @@ def encode(body: EmbeddingRequest, model: ServedEmbedder) -> list[TokenizedText]
             inputs.append(_encode_one(index, one, model, limit))
         except TooManyTokens as error:
             raise _too_long(index, error.at_least, limits.max_tokens) from None
-        except PromptTooLong:
-            raise _too_long(index, limits.max_tokens + 1, limits.max_tokens) from None
+        except PromptTooLong as error:
+            raise PromptTooLong(
+                f"This model's maximum context length is {limits.max_tokens} tokens. However, "
+                f"input {index} can't be cut into pieces: {error.message}.",
+                param="input",
+            ) from None
         if len(inputs[-1]) > limits.max_tokens:
             raise _too_long(index, len(inputs[-1]), limits.max_tokens)
     limits.check(inputs, "input")

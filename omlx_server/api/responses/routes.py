@@ -37,7 +37,7 @@ router = APIRouter()
 Body = TypeVar("Body", ResponsesRequest, CompactRequest, InputTokensRequest)
 
 _MAX_PAGE = 100
-_KEPT = ("user", "system", "developer")
+_KEPT_ROLES = ("user", "system", "developer")
 _CREATE = Operation(
     "Responses",
     answers.Response,
@@ -250,7 +250,7 @@ async def compacted(
     if not summary.strip():
         raise InternalError("the model wrote no summary: send the conversation as it is")
     # Old instructions still hold, so they are kept word for word.
-    messages = [one for one in items if one["type"] == "message" and one["role"] in _KEPT]
+    messages = [one for one in items if one["type"] == "message" and one["role"] in _KEPT_ROLES]
     item: answers.CompactionOfResponse = {
         "id": ids.next("cmp"),
         "type": "compaction",

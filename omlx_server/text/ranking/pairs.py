@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.encoded import TokenizedText
-from omlx_server.errors import ModelUnavailable, TooManyTokens
+from omlx_server.errors import ModelUnavailable, PromptTooLong, TooManyTokens
 from omlx_server.text.encoding import word_cache
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
 from omlx_server.text.encoding.pieces import Pieces
@@ -99,7 +99,7 @@ class InputEncoder:
             again = self._ids(
                 self._plain.decode(ordinary, skip_special_tokens=False), 4 * len(ordinary) + 1
             )
-        except TooManyTokens:
+        except PromptTooLong:
             return False
         return 2 * (Counter(ordinary) & Counter(again)).total() >= max(len(ordinary), len(again))
 

@@ -1,4 +1,4 @@
-"""Turns a request's items into their stored form, which the output has too. Pure.
+"""Turns a request's items into their stored form, which the output has too.
 
 Stored items have an id and, but for compactions, a status; contents are lists of parts.
 """

@@ -63,8 +63,11 @@ class _Thread:
             case "custom_tool_call":
                 self._call(item, arguments_of(item["input"]))
             case "reasoning":
-                sealed = unseal_reasoning(item.get("encrypted_content", ""))
-                self._reasoning.append(_text(item["content"]) or sealed or _text(item["summary"]))
+                self._reasoning.append(
+                    _text(item["content"])
+                    or unseal_reasoning(item.get("encrypted_content", ""))
+                    or _text(item["summary"])
+                )
             case "compaction":
                 self._sum_up(text_of(item["encrypted_content"]))
             case _:
