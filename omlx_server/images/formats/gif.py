@@ -6,7 +6,6 @@ from omlx_server.images.formats.header import (
     ImageFormat,
     ImageHeader,
     broken,
-    check_amount,
     check_size,
     cut_off,
 )
@@ -15,6 +14,8 @@ SIGNATURES = (b"GIF87a", b"GIF89a")
 _EXTENSION, _FRAME, _TRAILER = 0x21, 0x2C, 0x3B
 _TRANSPARENCY = 0xF9
 _MOST_BLOCKS = 1_000_000
+# A code has at least two bits and stands for up to 4,096 pixels.
+_MOST_PIXELS_OF_A_BYTE = 4 * 4096
 _PILLOW_BYTES = 8
 
 
@@ -43,7 +44,8 @@ def read(data: bytes) -> ImageHeader:
     check_size(ImageFormat.GIF, width, height)
     codes = at + 10 + _palette_size(flags) + 1
     end = _blocks_end(data, codes)
-    check_amount(ImageFormat.GIF, across * down, end - codes)
+    if across * down > (end - codes) * _MOST_PIXELS_OF_A_BYTE:
+        raise cut_off(ImageFormat.GIF)
     pieces += [data[start:end], bytes([_TRAILER])]
     return ImageHeader(ImageFormat.GIF, width, height, b"".join(pieces), _PILLOW_BYTES)
 

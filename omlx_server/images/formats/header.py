@@ -17,8 +17,6 @@ class ImageFormat(StrEnum):
 # Bytes a pixel of the array beside Pillow's memory; turning it needs a second one.
 _ARRAY_BYTES = 3
 _SMALL_BYTES = 1024 * 1024
-# A code of a GIF has at least two bits for up to 4,096 pixels; a bit of a JPEG has up to 1,024.
-_MOST_PIXELS_OF_A_BYTE = 4 * 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +72,6 @@ def check_size(kind: ImageFormat, width: int, height: int) -> None:
         most = f"an edge may have {limits.MOST_EDGE} pixels"
     if most is not None:
         raise BadRequest(f"the image is too large: it is {width} x {height}, and {most}")
-
-
-def check_amount(kind: ImageFormat, pixels: int, nbytes: int) -> None:
-    """Raise BadRequest if so few bytes can't hold so many pixels."""
-    if pixels > nbytes * _MOST_PIXELS_OF_A_BYTE:
-        raise cut_off(kind)
 
 
 def cut_off(kind: ImageFormat) -> BadRequest:

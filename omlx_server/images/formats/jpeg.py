@@ -8,7 +8,6 @@ from omlx_server.images.formats.header import (
     ImageFormat,
     ImageHeader,
     broken,
-    check_amount,
     check_size,
     cut_off,
 )
@@ -38,6 +37,7 @@ class _Parts:
     marker: int = 0
     exif: bytes = b""
     scans: int = 0
+    scanned_bytes: int = 0
 
 
 def read(data: bytes) -> ImageHeader:
@@ -50,14 +50,15 @@ def read(data: bytes) -> ImageHeader:
             f"the JPEG takes too long to decode: it goes {parts.scans} times through "
             f"{width} x {height} pixels"
         )
-    kept = b"".join(parts.pieces)
-    check_amount(ImageFormat.JPEG, width * height, len(kept))
+    # Each unit takes at least a bit.
+    if parts.scanned_bytes * 8 < _units(parts.frame):
+        raise cut_off(ImageFormat.JPEG)
     is_buffered = parts.scans > 1 or parts.marker == _PROGRESSIVE  # all coefficients at once
     return ImageHeader(
         ImageFormat.JPEG,
         width,
         height,
-        kept,
+        b"".join(parts.pieces),
         _PILLOW_BYTES,
         orientation_of(parts.exif),
         codec_bytes=samples * _COEFFICIENT_BYTES if is_buffered else 0,
@@ -97,6 +98,7 @@ def _take_scan(parts: _Parts, data: bytes, start: int, end: int) -> int:
     following = _MARKER.search(data, end)
     if following is None:
         raise cut_off(ImageFormat.JPEG)
+    parts.scanned_bytes += following.start() - end
     parts.pieces.append(data[start : following.start()])
     return following.start()
 
@@ -129,3 +131,13 @@ def _shape(frame: bytes) -> tuple[int, int, int]:
     if frame[4] != 8:
         raise BadRequest(f"the JPEG has {frame[4]} bits a sample: send one with 8")
     return int.from_bytes(frame[7:9]), int.from_bytes(frame[5:7]), samples
+
+
+def _units(frame: bytes) -> int:
+    """Return the least number of coded units: squares of eight a sample, or up to four such in a
+    row and in a column where another sample has fewer."""
+    width, height, samples = _shape(frame)
+    factors = [frame[11 + 3 * index] for index in range(samples)]
+    across = max(1, *(factor >> 4 for factor in factors))
+    down = max(1, *(factor & 15 for factor in factors))
+    return -(-width // (8 * across)) * -(-height // (8 * down))

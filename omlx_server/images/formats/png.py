@@ -28,6 +28,16 @@ _COLOURS = {
     6: (4, (8, 16)),
 }
 _RGB, _PALETTE = 2, 3
+# First column, first row, step of columns, step of rows: the seven passes of interlacing.
+_PASSES = (
+    (0, 0, 8, 8),
+    (4, 0, 8, 8),
+    (0, 4, 4, 8),
+    (2, 0, 4, 4),
+    (0, 2, 2, 4),
+    (1, 0, 2, 2),
+    (0, 1, 1, 2),
+)
 _MOST_CHUNKS = 65_536
 _PIECE, _INFLATED = 65_536, 1024 * 1024
 # Pillow holds four bytes a pixel, and as many again with alpha or over white.
@@ -91,9 +101,15 @@ def _shape(name: bytes, header: bytes) -> tuple[int, ...]:
 
 
 def _raw_size(width: int, height: int, bits: int, colour: int, interlaced: int) -> int:
-    """Return the bytes of the rows; of an interlaced image the least bytes."""
-    row_bits = width * bits * _COLOURS[colour][0]
-    return height * row_bits // 8 if interlaced else height * (1 + -(-row_bits // 8))
+    """Return the bytes of the rows, filter bytes included."""
+    passes = _PASSES if interlaced else ((0, 0, 1, 1),)
+    total = 0
+    for column, row, columns, rows in passes:
+        across = max(0, -(-(width - column) // columns))
+        down = max(0, -(-(height - row) // rows))
+        if across:
+            total += down * (1 + -(-across * bits * _COLOURS[colour][0] // 8))
+    return total
 
 
 def _has(image: list[memoryview], enough: int) -> bool:
