@@ -12,7 +12,9 @@ never opened, counted or deleted.
 """
 
 import json
+import math
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,6 +44,7 @@ PINS = "pins.json"
 _DEFAULT_MAX_BYTES = 1 << 30
 _SMALL_MAX_BYTES = 1 << 24
 _HEAD_BYTES = 1 << 16
+_FREE_SECONDS = 1.0
 
 
 class StoredFile(NamedTuple):
@@ -67,13 +70,17 @@ class Files:
         writable: bool = True,
         max_bytes: int = _DEFAULT_MAX_BYTES,
         min_free_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
         operations: FileOperations | None = None,
     ) -> None:
         self._root = root.absolute()
         self.writable = writable
         self._max_bytes = max_bytes
         self.min_free_bytes = min_free_bytes
+        self._clock = clock
         self._disk = Disk(operations or FileOperations())
+        self._free = 0
+        self._free_expires = -math.inf
 
     def get(self, name: Name) -> bytes | None:
         with raising(READING):
@@ -204,10 +211,16 @@ class Files:
             raise MediumError("read-only", "another process writes to this directory")
 
     def _require_free(self, nbytes: int) -> None:
-        if self.min_free_bytes:
-            free = self._disk.free_bytes(self._root)
-            if free - nbytes < self.min_free_bytes:
-                raise MediumError("full", f"{free} bytes are free")
+        """Ask the system at most once a second, and count writes meanwhile."""
+        if not self.min_free_bytes:
+            return
+        now = self._clock()
+        if now >= self._free_expires:
+            self._free = self._disk.free_bytes(self._root)
+            self._free_expires = now + _FREE_SECONDS
+        if self._free - nbytes < self.min_free_bytes:
+            raise MediumError("full", f"{self._free} bytes are free")
+        self._free -= nbytes
 
     def _namespaces(self, only: str | None = None) -> list[str]:
         with raising(READING):

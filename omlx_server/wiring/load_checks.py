@@ -10,6 +10,7 @@ from omlx_server.errors import ClientError, ModelUnavailable, NotNow
 from omlx_server.models import layout
 from omlx_server.models.damage import damage_in
 from omlx_server.settings import Settings
+from omlx_server.text.ranking.pairs import InputEncoder
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 
@@ -49,3 +50,7 @@ def check_text(path: Path, template: str | None) -> Tokenizer:
     tokenizer = Tokenizer.load(path, template=template)
     ChatTemplate(tokenizer)
     return tokenizer
+
+
+def check_encoder_text(path: Path) -> None:
+    InputEncoder.load(path)

@@ -26,7 +26,6 @@ from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import Conflict, LoadFailed
 from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located
-from omlx_server.text.ranking.pairs import InputEncoder
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.wiring.draft_model import draft_model_for, draft_model_name
 from omlx_server.wiring.encoders import on_account, serve_cross_encoder, serve_embedder
@@ -34,6 +33,7 @@ from omlx_server.wiring.images import make_image_reader
 from omlx_server.wiring.known import KnownModel, KnownModels
 from omlx_server.wiring.load_checks import (
     FailedLoad,
+    check_encoder_text,
     check_files,
     check_text,
     is_lasting,
@@ -100,10 +100,10 @@ class Loading:
         await asyncio.to_thread(check_files, path)
         match source.loads_as:
             case ModelKind.EMBEDDING:
-                await asyncio.to_thread(InputEncoder.load, path)
+                await asyncio.to_thread(check_encoder_text, path)
                 opening: Work[Any] = loading_embedder(path)
             case ModelKind.RERANK:
-                await asyncio.to_thread(InputEncoder.load, path)
+                await asyncio.to_thread(check_encoder_text, path)
                 opening = loading_cross_encoder(path)
             case _:
                 template = await asyncio.to_thread(template_of, source.located.names, settings)

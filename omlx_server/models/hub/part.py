@@ -26,7 +26,7 @@ _LOCK_SECONDS = 0.2
 
 
 class TransferStopped(Exception):
-    """The transfer was stopped."""
+    """The transfer was stopped, or this range no longer exists."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,8 +47,7 @@ class Range:
 
 class PartFile:
     """A file that this process alone fills, in ranges of `range_bytes` or an earlier process's
-    size, unless one range is wanted. `wait` is called with seconds while another process has
-    it."""
+    size. `wait` is called with seconds while another process has the file."""
 
     def __init__(
         self, path: Path, nbytes: int, range_bytes: int, wait: Callable[[float], object]
@@ -67,16 +66,29 @@ class PartFile:
         """Add bytes to a range. Raises TransferStopped, or OSError if the disk fails or they are
         too many."""
         with self._lock:
-            self._must_be_open()
+            if not self._is_current(at):
+                raise TransferStopped
             if at.done + len(data) > at.length:
                 raise OSError(errno.EBADMSG, "the server sends more than the hub has listed")
             _write_at(self._file, data, at.position)
             at.done += len(data)
             self._note_count(at)
 
+    def join_ranges(self) -> tuple[Range, int] | None:
+        """Make one empty range of the file; return it and the bytes lost, or None if done
+        before."""
+        with self._lock:
+            if self._file.closed or len(self.ranges) == 1:
+                return None
+            lost = self.here
+            self._notes.close()
+            self._start_anew(self.nbytes)
+            return self.ranges[0], lost
+
     def empty(self, at: Range) -> None:
         with self._lock:
-            self._must_be_open()
+            if not self._is_current(at):
+                raise TransferStopped
             at.done = 0
             self._note_count(at)
 
@@ -87,7 +99,8 @@ class PartFile:
     def move_to(self, target: Path) -> None:
         """Rename the whole file and close it. Raises TransferStopped if it is closed."""
         with self._lock:
-            self._must_be_open()
+            if self._file.closed:
+                raise TransferStopped
             os.fsync(self._file.fileno())
             self._notes.close()
             note_of(self.path).unlink(missing_ok=True)
@@ -108,21 +121,23 @@ class PartFile:
             self._notes.close()
             self._file.close()
 
-    def _must_be_open(self) -> None:
-        if self._file.closed:
-            raise TransferStopped
+    def _is_current(self, at: Range) -> bool:
+        return not self._file.closed and self.ranges[at.index : at.index + 1] == [at]
 
     def _divide(self, range_bytes: int) -> None:
         note = _noted(self.path, self.nbytes)
         if note is None and not note_of(self.path).exists():
             here = os.fstat(self._file.fileno()).st_size
             note = range_bytes, _beginning(here, self.nbytes, range_bytes)
-        is_divided = note is not None and len(note[1]) > 1
-        if note is None or sum(note[1]) == 0 or (is_divided and range_bytes >= self.nbytes):
-            # The bytes go first: a note of more bytes than there are is ignored.
-            self._file.truncate(0)
-            note = range_bytes, [0] * _count(self.nbytes, range_bytes)
-        self._note(*note)
+        if note is None or sum(note[1]) == 0:
+            self._start_anew(range_bytes)
+        else:
+            self._note(*note)
+
+    def _start_anew(self, range_bytes: int) -> None:
+        # The bytes go first: a note of more bytes than there are is ignored.
+        self._file.truncate(0)
+        self._note(range_bytes, [0] * _count(self.nbytes, range_bytes))
 
     def _note(self, range_bytes: int, done: Sequence[int]) -> None:
         lengths = _lengths(self.nbytes, range_bytes)

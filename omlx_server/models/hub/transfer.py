@@ -54,18 +54,11 @@ def transfer(files: Sequence[FileTransfer], pauses: Sequence[float], report: Rep
     bytes that are here and may raise to end it. Retries after each of the `pauses` (seconds).
     Raises HTTPError if network or server failed, OSError if the disk failed or the size is
     wrong."""
-    total = sum(file.nbytes for file in files)
-    size = max(_LEAST_RANGE, min(total // (_RANGES_EACH * CONNECTIONS), _MOST_RANGE))
-    ranged = _Transfer(files, pauses, size)
-    try:
-        return ranged.run(report)
-    except _WholeOnly:
-        whole = _Transfer(files, pauses, max(file.nbytes for file in files))
-        return ranged.came + whole.run(report)
+    return _Transfer(files, pauses).run(report)
 
 
 class _WholeOnly(Exception):
-    """The server knows no ranges."""
+    pass
 
 
 class _NoProgress(Exception):
@@ -86,19 +79,18 @@ class _Opened:
 class _Transfer:
     """Threads that fetch the ranges of several files. `_changed` guards their shared state."""
 
-    def __init__(
-        self, files: Sequence[FileTransfer], pauses: Sequence[float], range_bytes: int
-    ) -> None:
-        ranges = sum(-(-file.nbytes // range_bytes) for file in files)
-        self._range_bytes = range_bytes
-        self._most = min(CONNECTIONS, ranges or 1)
+    def __init__(self, files: Sequence[FileTransfer], pauses: Sequence[float]) -> None:
+        total = sum(file.nbytes for file in files)
+        size = max(_LEAST_RANGE, min(total // (_RANGES_EACH * CONNECTIONS), _MOST_RANGE))
+        self._range_bytes = size
+        self._most = min(CONNECTIONS, sum(-(-file.nbytes // size) for file in files) or 1)
         self._pauses = pauses
         self._changed = Condition()
         self._unopened = deque((file, bytes_here(file.part, file.nbytes)) for file in files)
         self._opening = 0
         self._opened = list[_Opened]()
         self._here = sum(here for _, here in self._unopened)
-        self.came = 0
+        self._came = 0
         self._threads_left = self._most
         self._sockets = list[socket.socket]()
         self._is_stopped = False
@@ -126,7 +118,7 @@ class _Transfer:
         if self._problem is not None:
             raise self._problem
         report(self._here)
-        return self.came
+        return self._came
 
     def _stop(self, problem: Exception | None = None) -> None:
         """Stop, for the first `problem` if any. Later writes raise TransferStopped."""
@@ -152,15 +144,9 @@ class _Transfer:
     def _fetch_ranges(self) -> None:
         is_let_in = True
         while is_let_in and (taken := self._take()) is not None:
-            try:
-                self._fetch(*taken)
-            except _NoProgress as error:
-                is_let_in = False
-                with self._changed:
-                    self._threads_left -= 1
-                    if self.came == error.came or not self._threads_left:
-                        raise error.cause from None
-            self._give_back(*taken)
+            opened, part_range = taken
+            is_let_in = self._fetch_one(opened, part_range)
+            self._give_back(opened, part_range)
 
     def _take(self) -> tuple[_Opened, Range] | None:
         def waiting() -> _Opened | None:
@@ -197,10 +183,29 @@ class _Transfer:
                 self._opened.append(_Opened(part, file, waiting))
             self._changed.notify_all()
 
+    def _fetch_one(self, opened: _Opened, part_range: Range) -> bool:
+        """Return False if the server answers other threads only."""
+        try:
+            self._fetch(opened, part_range)
+        except _WholeOnly:
+            self._join_ranges(opened)
+        except TransferStopped:
+            if self._is_stopped:
+                raise
+        except _NoProgress as error:
+            with self._changed:
+                self._threads_left -= 1
+                if self._came == error.came or not self._threads_left:
+                    raise error.cause from None
+            return False
+        return True
+
     def _give_back(self, opened: _Opened, part_range: Range) -> None:
         with self._changed:
             opened.fetching -= 1
-            if not part_range.is_done:
+            index = part_range.index
+            is_current = opened.part.ranges[index : index + 1] == [part_range]
+            if is_current and not part_range.is_done:
                 opened.waiting.append(part_range)
             is_whole = not (opened.waiting or opened.fetching)
             self._changed.notify_all()
@@ -210,8 +215,15 @@ class _Transfer:
                 self._opened.remove(opened)
                 self._changed.notify_all()
 
+    def _join_ranges(self, opened: _Opened) -> None:
+        with self._changed:
+            if (joined := opened.part.join_ranges()) is not None:
+                whole, lost = joined
+                opened.waiting = deque([whole])
+                self._here -= lost
+
     def _fetch(self, opened: _Opened, part_range: Range) -> None:
-        left, most, came = list(self._pauses), part_range.done, self.came
+        left, most, came = list(self._pauses), part_range.done, self._came
         while True:
             problem: Exception = ConnectionError("the server sends less than the hub has listed")
             try:
@@ -223,7 +235,7 @@ class _Transfer:
             if part_range.is_done:
                 return
             if part_range.done > most:
-                left, most, came = list(self._pauses), part_range.done, self.came
+                left, most, came = list(self._pauses), part_range.done, self._came
                 self._wait(0.0)
             elif not left:
                 raise _NoProgress(problem, came)
@@ -275,7 +287,7 @@ class _Transfer:
     def _count(self, nbytes: int) -> None:
         with self._changed:
             self._here += nbytes
-            self.came += max(nbytes, 0)
+            self._came += max(nbytes, 0)
 
     def _wait(self, seconds: float) -> None:
         with self._changed:

@@ -126,13 +126,17 @@ def test_ranges_stay_as_they_were_divided(tmp_path: Path) -> None:
         again.write(again.ranges[0], b"x")
 
 
-def test_one_range_takes_no_bytes_of_several_and_no_more_than_its_own(tmp_path: Path) -> None:
+def test_ranges_that_are_joined_take_no_more_bytes(tmp_path: Path) -> None:
     part = opened(tmp_path / "a.incomplete")
-    part.write(part.ranges[0], BYTES[:9])
-    part.close()
-    part = opened(tmp_path / "a.incomplete", range_bytes=len(BYTES))
-    (whole,) = part.ranges
-    assert (whole.length, part.here) == (len(BYTES), 0)
+    old = part.ranges[0]
+    part.write(old, BYTES[:9])
+    joined = part.join_ranges()
+    assert joined is not None
+    whole, lost = joined
+    assert (whole.length, lost, part.here) == (len(BYTES), 9, 0)
+    assert part.join_ranges() is None
+    with pytest.raises(TransferStopped):
+        part.write(old, BYTES[9:10])
     with pytest.raises(OSError, match="sends more"):
         part.write(whole, BYTES + b"x")
     part.write(whole, BYTES)

@@ -407,21 +407,26 @@ def test_a_block_under_way_is_neither_found_nor_taken_for_a_leftover(root: Path)
 class Space(FileOperations):
     def __init__(self, free: int) -> None:
         self.free = free
+        self.asked = 0
 
     def free_bytes(self, path: Path) -> int:
+        self.asked += 1
         return self.free
 
 
-def test_room_is_kept_free(root: Path) -> None:
+def test_room_is_kept_free_and_asked_for_once_a_second(root: Path) -> None:
+    now = [0.0]
     space = Space(1000)
-    files = Files(root, min_free_bytes=900, operations=space)
+    files = Files(root, min_free_bytes=900, clock=lambda: now[0], operations=space)
     files.put(name_of(1), [bytes(60)])
-    space.free = 940
     with refused("full"):
         files.put(name_of(2), [bytes(60)])
     files.put(name_of(2), [bytes(40)])
+    assert space.asked == 1
     space.free = 1 << 40
+    now[0] = 1.0
     files.put(name_of(3), [bytes(60)])
+    assert space.asked == 2
     assert len(names_in(files)) == 3
 
 
