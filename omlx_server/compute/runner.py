@@ -128,6 +128,8 @@ class ModelRunner:
 
     def read(self, launched: Launched) -> StepResult:
         """Wait for the tokens, and take back wrong drafts. Call it once."""
+        if launched.logits is not None:
+            self.sample(launched)
         rows = self._batch.read(launched.decoded) if launched.decoded is not None else []
         return StepResult(dict(zip(launched.ids, rows, strict=True)))
 

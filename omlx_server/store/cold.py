@@ -38,7 +38,6 @@ from omlx_server.store.worker import (
 _SCAN_SECONDS = 5.0
 _LEARN_SECONDS = 2.0  # checkpoints and tails are found by their headers
 _POLL_SECONDS = 0.005
-"""Reasons why a read fails though the block is still stored, and can be read another time."""
 _EPOCH = 1_577_836_800.0  # 2020; an older file date is wrong
 _HEADS_AT_A_TIME = 64
 _DAY_SECONDS = 86_400.0

@@ -1,6 +1,8 @@
 """The description of a namespace, a short JSON file in its directory, and its size."""
 
+import json
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 import msgspec
@@ -70,8 +72,10 @@ class NamespaceUse:
 def parse_description(data: bytes, id: str) -> NamespaceDescription | None:
     """Parse `data`; None unless it is valid and of the namespace with this id."""
     try:
-        description = msgspec.json.decode(data, type=NamespaceDescription)
-        return description if namespace_id(description.namespace) == id else None
+        # Not msgspec's decoder: a path that is no UTF-8 has lone surrogates.
+        description = msgspec.convert(json.loads(data), NamespaceDescription)
+        is_valid = isfinite(description.created) and namespace_id(description.namespace) == id
+        return description if is_valid else None
     except (RecursionError, ValueError):
         return None
 

@@ -24,7 +24,7 @@ from omlx_server.text.tool_calls.recipients import MARK
 # A tool for trials.
 _NAME = "c0ffee_look"
 _TOOL = {"type": "function", "function": {"name": _NAME, "description": "Look."}}
-# Tokens at the end of a prompt that tell whether a thought has begun.
+# Tokens at the end of a prompt that tell whether a thought, or a text, has begun.
 _TAIL = 32
 
 
@@ -63,7 +63,7 @@ class Dialect:
             return Opening.PAST
         tail = [token for token in prompt[-_TAIL:] if token < FIRST_ID]
         prompt_end = tokenizer.decode_all(tail)
-        if self.style is None:
+        if self.style is None or self.recipients:
             return Opening.FREE if prompt_end.endswith(MARK) else Opening.PAST
         return opening_of(self.style, prompt_end)
 

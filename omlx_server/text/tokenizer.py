@@ -164,7 +164,8 @@ class Tokenizer:
 
 def _templates(source: PreTrainedTokenizerFast, model_dir: Path) -> Mapping[str, str]:
     coded = CODED_TEMPLATES.get(source.init_kwargs.get("chat_template_type", ""))
-    if isinstance(own := coded or source.chat_template, Mapping):
+    own = coded or source.chat_template
+    if own and isinstance(own, Mapping):
         return own
     template = own or _json(model_dir / "chat_template.json").get("chat_template")
     return {"default": template} if isinstance(template, str) else {}

@@ -159,13 +159,13 @@ class InstanceFactory:
 
     def _part(self, cluster: LeadingCluster, located: Located, known_as: str) -> Work[LoadedModel]:
         """Load the part of rank 0, within the memory that every rank has."""
-        loaded, limit = yield from cluster.loading(
-            located, known_as, self.settings, self.shares.limit, lambda: self.wake()
+        loaded, room = yield from cluster.loading(
+            located, known_as, self.settings, lambda: self.shares.limit, lambda: self.wake()
         )
-        if limit < self.shares.limit:
-            self.shares = replace(self.shares, limit=limit)
-            self.account.limit = limit
-            _log.info("another rank has less memory: this one uses %s", in_words(limit))
+        if room < self.shares.limit - loaded.weight_bytes:
+            self.shares = replace(self.shares, limit=loaded.weight_bytes + room)
+            self.account.limit = self.shares.limit
+            _log.info("another rank has less memory: this one uses %s", in_words(room))
         return loaded
 
     def _whole(

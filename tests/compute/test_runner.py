@@ -5,16 +5,19 @@ The oracle is the naive loop over mlx-lm's plain caches.
 
 import gc
 import random
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
+from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, Join, SequenceId, Step
 from tests.compute.drive import Drive, sampling
 from tests.compute.oracle import greedy, is_greedy
+from tests.compute.sampling.live import Fixed
 from tests.tiny_models import CONFIGS, VOCAB, load_tiny
 
 pytestmark = pytest.mark.usefixtures("either_order")
@@ -144,3 +147,12 @@ def test_memory_comes_back_after_a_crowd_has_left() -> None:
 
     first = crowd()
     assert abs(crowd() - first) < 100_000
+
+
+def test_a_constrained_row_is_probed_beside_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There its samples wait for the tokens of the step before."""
+    policy = replace(device_policy.CPU, beside_host=True)
+    monkeypatch.setattr(device_policy, "current", lambda: policy)
+    constraint = Fixed(b"\xff" * 32)
+    join = Join(SequenceId(RequestId("x"), 0), (1, 2, 3), 3, sampling(2), constraint)
+    ModelRunner(load_tiny("llama")).probe(join)  # raises if the row fails

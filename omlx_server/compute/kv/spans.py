@@ -324,7 +324,7 @@ class Span:
 Spans = tuple[Span, ...]
 
 
-def end_of(spans: Spans) -> int:  # written out where it runs for each row of a step
+def end_of(spans: Spans) -> int:
     return spans[-1].stop if spans else 0
 
 

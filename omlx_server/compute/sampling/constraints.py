@@ -1,6 +1,7 @@
 """Masks of rows that obey a constraint, and parallel work on several constraints."""
 
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
@@ -21,17 +22,30 @@ _THREADS = max(2, min(4, os.cpu_count() or 1))
 def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
     """Return the results of pieces of work on some threads; they touch no array. Raises what a
     piece raised, once none runs."""
-    others = [_pool().submit(piece) for piece in work[1:]]
+    left, done = deque(range(len(work))), dict[int, T]()
+
+    def run() -> None:
+        while left:
+            try:
+                at = left.popleft()
+            except IndexError:
+                return  # another thread took it
+            done[at] = work[at]()
+
+    helpers = [_pool().submit(run) for _ in range(min(_THREADS, len(work)) - 1)]
     try:
-        first = [piece() for piece in work[:1]]
+        run()
     finally:
-        wait(others)
-    return [*first, *(other.result() for other in others)]
+        begun = [helper for helper in helpers if not helper.cancel()]
+        wait(begun)
+    for helper in begun:
+        helper.result()
+    return [done[at] for at in range(len(work))]
 
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="constraints")
+    return ThreadPoolExecutor(max(1, _THREADS - 1), thread_name_prefix="constraints")
 
 
 def allowed(logits: mx.array, constraints: Sequence[Constraint]) -> mx.array:

@@ -39,13 +39,23 @@ def filling(module: nn.Module, weights: Mapping[str, mx.array], source: Path) ->
 
 
 def quantise_like(module: nn.Module, weights: Mapping[str, mx.array]) -> None:
-    """Quantise the layers that have scales in `weights`, in the format of these."""
+    """Quantise the layers that have scales in `weights`, in the format of these; not where they
+    fit no layer, which `filling` refuses."""
+    arrays = dict(weights)
 
     def packed(path: str, layer: nn.Module) -> bool | dict[str, Any]:
-        if not hasattr(layer, "to_quantized") or f"{path}.scales" not in weights:
+        scales = arrays.get(f"{path}.scales")
+        if scales is None or not hasattr(layer, "to_quantized") or not _fit(path, layer):
             return False
-        config: dict[str, Any] = infer_quant_config(path, layer, dict(weights))
+        config: dict[str, Any] = infer_quant_config(path, layer, arrays)
         return config
+
+    def _fit(path: str, layer: Any) -> bool:
+        weight, scales = arrays.get(f"{path}.weight"), arrays[f"{path}.scales"]
+        if weight is None or scales.ndim != 2:
+            return False
+        groups, width = int(scales.shape[-1]), int(layer.weight.shape[-1])
+        return 0 < groups <= width and width % groups == 0
 
     nn.quantize(module, class_predicate=packed)
 

@@ -84,4 +84,4 @@ class Recalled:
 
 
 PASSING = ("timeout", "unreachable")
-"""Reasons that say nothing about the block itself."""
+"""Reasons why a read fails though the block is still stored, and can be read another time."""

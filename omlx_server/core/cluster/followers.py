@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from queue import Empty, SimpleQueue
 
-from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import PASSING, Recalled, Record
-from omlx_server.core.cluster.commands import Command, PayloadRead, Promote, ReadPayload
+from omlx_server.core.cluster.commands import Command, PayloadRead, ReadPayload
 from omlx_server.core.crash import Crash
 from omlx_server.core.ranks import NOT_ON_EVERY_RANK
 
@@ -78,9 +77,6 @@ class Followers:
                 del self._readings[number]
                 ended.append((number, _of_all(reading.own, reading.reasons)))
         return ended
-
-    def promote(self, number: int, id: PayloadId | None) -> None:
-        self.tell(Promote(number, id))
 
 
 def _of_all(recalled: Recalled, reasons: set[str]) -> Recalled:

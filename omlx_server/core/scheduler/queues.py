@@ -17,7 +17,7 @@ from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId
 
 class CutSources:
     """The sources of planned cuts, until their steps are done: a step is done before the second
-    one after it is planned."""
+    one after it is planned. Those of cuts that never come stay until then too."""
 
     def __init__(self) -> None:
         self._steps = deque[dict[int, TokenSource]]([{}], maxlen=3)
@@ -228,6 +228,7 @@ class SequenceQueues:
         self.leave_joined()
         self.active, self.running, self.finishing, self.preempted = [], {}, {}, {}
         self.drops, self.tails, self.ended = [], [], []
+        self.cut_sources = CutSources()
         for sequence in live:
             sequence.in_flight = 0
             self.enqueue([sequence])

@@ -9,7 +9,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Lock
 
 from llguidance import LLMatcher
@@ -139,7 +139,10 @@ class Grammars:
                 self._known.popitem(last=False)
         if future is new:
             self._fulfil(spec, future)
-        return future.result()
+        try:
+            return future.result()
+        finally:
+            del future, new  # else a refusal's traceback would hold itself
 
     def _fulfil(self, spec: GrammarSpec, future: "Future[Made]") -> None:
         try:
@@ -187,8 +190,11 @@ class Grammars:
     def _apart(self, grammar: str, prover: Prover) -> Walker:
         self._make_room()
         size, eos_ids = self.vocabulary.size, self.vocabulary.eos_ids
-        prover.walk(free_spelling(grammar), size, eos_ids, seconds=self.seconds)
-        walker = Walker(prover, size, self._eos_ids)
+        with ExitStack() as undo:
+            undo.callback(prover.close)
+            prover.walk(free_spelling(grammar), size, eos_ids, seconds=self.seconds)
+            walker = Walker(prover, size, self._eos_ids)
+            undo.pop_all()
         with self._lock:
             self._walkers.append(walker)
         return walker
@@ -216,12 +222,12 @@ class Grammars:
         try:
             yield prover
         finally:
-            if prover not in [walker.prover for walker in self._walkers]:
+            if not prover.walks:
                 self._put_back(prover)
 
     def _put_back(self, prover: Prover) -> None:
         with self._lock:
-            keeps = not (self._idle or self._closed or prover.walks) and prover.alive
+            keeps = not (self._idle or self._closed) and prover.alive
             if keeps:
                 self._idle.append(prover)
         if not keeps:

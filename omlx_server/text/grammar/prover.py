@@ -31,7 +31,7 @@ class Prover:
     def __init__(self, vocabulary: bytes) -> None:
         """Start the process with the line of `Vocabulary.described`. Raises InternalError after
         START_SECONDS."""
-        self._expired = False
+        self._expired = self._is_closed = False
         self.walks = False
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "omlx_server.text.grammar.trial"],
@@ -77,12 +77,14 @@ class Prover:
     def ask(self, asked: Mapping[str, Any] | bytes, seconds: float) -> Reply | None:
         """Return the reply to one line; None if the process died, which it does after `seconds`
         of real time."""
+        if self._is_closed:  # its pipes' numbers may be others' by now
+            return None
         deadline = time.monotonic() + seconds
         line = asked if isinstance(asked, bytes) else json.dumps(asked).encode() + b"\n"
         try:
             self._write(line, deadline)
             return self._read(deadline)
-        except (BrokenPipeError, EOFError):
+        except (OSError, EOFError):
             return None
 
     def _write(self, line: bytes, deadline: float) -> None:
@@ -92,18 +94,18 @@ class Prover:
             unwritten = unwritten[os.write(self._stdin, unwritten) :]
 
     def _read(self, deadline: float) -> Reply:
-        got, answer, size = b"", None, 0
+        got, answer, size = bytearray(), None, 0
         while answer is None or len(got) < size:
             self._wait(self._stdout, select.POLLIN, deadline)
             part = os.read(self._stdout, 1 << 16)
             if not part:
                 raise EOFError
             got += part
-            if answer is None and b"\n" in got:
+            if answer is None and b"\n" in part:
                 line, _, got = got.partition(b"\n")
                 answer = json.loads(line)
                 size = answer.pop("bytes")
-        return answer, got
+        return answer, bytes(got)
 
     def _wait(self, pipe: int, event: int, deadline: float) -> None:
         poll = select.poll()
@@ -121,6 +123,7 @@ class Prover:
         return "it is nested too deeply or needs too much memory"
 
     def close(self) -> None:
+        self._is_closed = True
         self._child.kill()
         for pipe in (self._child.stdin, self._child.stdout):
             if pipe is not None:

@@ -115,7 +115,12 @@ def calls_spec(
         symbols = symbols_allowed([*(function.parameters for function in functions), *others])
     places = tuple(function.param for function in functions)
     return GrammarSpec(
-        GrammarKind.TOOLS, text, "tools", trusted=not functions, symbols=symbols, places=places
+        GrammarKind.TOOLS,
+        text,
+        "tools",
+        trusted=not functions and answer is None,
+        symbols=symbols,
+        places=places,
     )
 
 

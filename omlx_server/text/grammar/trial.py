@@ -58,8 +58,8 @@ class Words(TokenizerWrapper):
 
 
 class Trial:
-    """Also the states of one grammar's answers, by number. A state that takes too long ends the
-    process."""
+    """Tries grammars, and keeps the states of one grammar's answers by number. A state that takes
+    too long ends the process."""
 
     def __init__(self, described: dict[str, Any]) -> None:
         words = Words(described)

@@ -95,7 +95,7 @@ def _glm(name: str, prefix: str = "", start: str = "tool_call") -> CallFormat:
         f"<{prefix}{start}>",
         end,
         rf"(?P<name>{_NAME})\s*(?=<{key}>|{end})",
-        rf"<{key}>\s*(?P<key>[^<>]{{1,256}}?)\s*</{key}>(?:\\n|\s)*<{prefix}arg_value>",
+        rf"<{key}>\s*+(?P<key>[^<>]{{1,256}}?)\s*</{key}>(?:\\n|\s)*<{prefix}arg_value>",
         f"</{prefix}arg_value>",
         inner=(f"<{key}>", f"</{key}>", f"<{prefix}arg_value>"),
     )

@@ -96,7 +96,8 @@ class ObjectCall(JsonCall):
         return [] if self.failed else self._given()
 
     def _sort(self, member: str, fragment: Fragment) -> None:
-        if self._names is not None and member not in _PLAIN_MEMBERS:
+        known = self._names if self._by_name else _PLAIN_MEMBERS
+        if self._names is not None and known is not None and member not in known:
             self.failed = self.failed or not self.started
         if self._by_name:
             self._name = whole(member) if self._name is None else self._name

@@ -108,7 +108,7 @@ class TaggedBody(BlockBody):
         if self._any and shape.end and bare.startswith(shape.end):
             self._leave(bare[len(shape.end) :])
             return 0
-        header = shape.call.match(bare, partial=True)
+        header = shape.call.match(bare[:_MAX_HEADER_CHARS], partial=True)
         if header is not None and not header.partial:
             return self._begin(header["name"], space + len(header[0]))
         waits = header is not None and len(bare) < _MAX_HEADER_CHARS
@@ -126,7 +126,7 @@ class TaggedBody(BlockBody):
 
     def _parameters(self) -> int | None:
         bare = self._text.lstrip()
-        space, ahead = len(self._text) - len(bare), self._ahead(bare)
+        space, ahead = len(self._text) - len(bare), self._ahead(bare[:_MAX_HEADER_CHARS])
         if ahead == "":
             return None
         if isinstance(ahead, regex.Match):

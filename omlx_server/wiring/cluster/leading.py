@@ -59,18 +59,18 @@ class LeadingCluster:
         located: Located,
         known_as: str,
         settings: Settings,
-        limit: int,
+        limit: Callable[[], int],
         wake: Callable[[], None],
     ) -> Work[tuple[LoadedModel, int]]:
-        """Load rank 0's part. Return it and how much of `limit` bytes it may use: what every rank
-        has. `wake` is called when a rank has answered."""
+        """Load rank 0's part. Return it and the bytes that it may use beside its weights: what
+        every rank has of its `limit`. `wake` is called when a rank has answered."""
         ranks = yield from self.joining(located, known_as, settings)
         ranks.followers.wake = wake
         kv = settings.kv_cache_of(located.names)
         scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
         loaded = yield from loading_part(located.path, ranks, known_as, scheme)
-        room = room_of_all(loaded, ranks, limit - loaded.weight_bytes)
-        return replace(loaded, why_no_vision=_NO_IMAGES), loaded.weight_bytes + room
+        room = room_of_all(loaded, ranks, limit() - loaded.weight_bytes)
+        return replace(loaded, why_no_vision=_NO_IMAGES), room
 
     def joining(self, located: Located, known_as: str, settings: Settings) -> Work[ConnectedRanks]:
         """Wait until all ranks have the model, and connect them."""

@@ -214,3 +214,14 @@ def test_a_quantised_qwen3(tmp_path: Path) -> None:
 def _qwen3_weights(config: dict[str, Any]) -> dict[str, mx.array]:
     parameters: Any = tree_flatten(make_body(config, {}).parameters())
     return {f"model.{name}": array for name, array in parameters}
+
+
+@pytest.mark.parametrize("columns", [0, 3, 100])
+def test_scales_that_fit_no_weight_are_refused(tmp_path: Path, columns: int) -> None:
+    weights = tiny.weights_of("Qwen3Model")
+    name = next(name for name in weights if name.endswith("q_proj.weight"))
+    rows = len(weights[name])
+    weights[name.replace("weight", "scales")] = np.ones((rows, columns), np.float16)
+    formats = {"quantization": {"group_size": 32, "bits": 4}}
+    with pytest.raises(ModelUnavailable, match="q_proj"):
+        load_embedder(tiny.save(tmp_path, "Qwen3Model", weights, **formats))

@@ -2,10 +2,9 @@
 
 import pytest
 
-from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import PackedArrays, Recalled, Record
-from omlx_server.core.cluster.commands import Command, PayloadRead, Promote, ReadPayload
+from omlx_server.core.cluster.commands import Command, PayloadRead, ReadPayload
 from omlx_server.core.cluster.followers import Followers
 from omlx_server.core.crash import Crash
 from omlx_server.core.ranks import NOT_ON_EVERY_RANK
@@ -81,8 +80,6 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_read(
     assert not followers.take_complete()
     followers.receive(PayloadRead(second))
     assert followers.take_complete() == [(second, Recalled(RECORD, PACKED))]
-    followers.promote(second, PayloadId(7))
-    assert commands[-1] == Promote(second, PayloadId(7))
 
 
 def test_a_failed_step_leaves_a_traceback_only_where_no_rank_is_gone(

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -606,3 +607,10 @@ def test_a_description_that_makes_no_sense_is_none(
     assert files.describe(SPACE) is None
     assert files.uses()[0].description is None
     assert files.describe("../" + SPACE) is None
+
+
+def test_a_description_of_a_path_that_is_no_text_is_read_again(files: Files) -> None:
+    path = os.fsdecode(b"/data/\xff/model")
+    description = replace(DESCRIPTION, path=path)
+    files.write_description(description)
+    assert files.uses()[0].description == description

@@ -14,6 +14,7 @@ from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.bounds import symbols_allowed
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.own_process import ApartConstraint
+from omlx_server.text.grammar.prover import Prover
 from omlx_server.text.grammar.to_grammar import GrammarSpec
 from tests.text.grammar import bombs
 from tests.text.grammar.walks import Words
@@ -164,3 +165,14 @@ def test_what_is_small_and_honest_runs_within() -> None:
     assert symbols_allowed([{**patterns[0], "anyOf": patterns}]) == 0
     assert symbols_allowed([{"patternProperties": {"^a": {}, "^b": {}}}]) == 0
     assert symbols_allowed([{"anyOf": [{"const": i} for i in range(200)]}]) == 500
+
+
+def test_a_closed_process_is_not_asked_through_pipes_of_others(
+    tiny_words: Words, tmp_path: Path
+) -> None:
+    prover = Prover(tiny_words.vocabulary.described())
+    prover.close()
+    file = tmp_path / "file"
+    with file.open("w"), (tmp_path / "other").open("w"):
+        assert prover.ask({"a": 1}, 1) is None
+    assert file.read_text() == (tmp_path / "other").read_text() == ""

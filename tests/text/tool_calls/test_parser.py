@@ -306,3 +306,15 @@ def test_long_garbage_takes_no_time_that_grows_with_its_square(family: str) -> N
         began = time.process_time()
         deltas_of(family, [text])
         assert time.process_time() - began < 3, unit
+
+
+def test_a_long_gap_in_a_header_is_read_alike_however_it_is_cut() -> None:
+    for begin in ("<tool_call><function=clock><parameter=", "<tool_call><function="):
+        text = f"{begin}{' ' * 700}a>1</parameter></function></tool_call>"
+        assert read("qwen3_coder", [text]) == read("qwen3_coder", list(text))
+
+
+def test_a_key_of_blanks_takes_no_time() -> None:
+    begun = time.process_time()
+    read("glm47", list(f"<tool_call>clock<arg_key>{' ' * 590}"))
+    assert time.process_time() - begun < 5

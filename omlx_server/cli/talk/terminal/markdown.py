@@ -24,8 +24,6 @@ _BLOCKS = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["re
 
 def blocks_of(text: str) -> list[str]:
     """Split a text into its top-level blocks. Later lines can change the last one only."""
-    if len(text) > _MOST_CHARACTERS:
-        return [text]
     lines = text.split("\n")
     tokens = _BLOCKS.parse(text)
     begins = [token.map[0] for token in tokens if token.level == 0 and token.map]

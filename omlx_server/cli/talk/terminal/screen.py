@@ -115,8 +115,8 @@ class RichScreen:
         """Finish the blocks that are complete; return the lines of the open one."""
         whole_lines, _, rest = self._open.rpartition("\n")
         *final, last = blocks_of(whole_lines) or [""]
-        self._finish_all(final)
         self._open = f"{last}\n{rest}" if last else rest
+        self._finish_all(final)
         return self._renderer.markdown(self._open, self._live.width)
 
     def _draw(self, render: Callable[[], list[str]]) -> None:
@@ -129,8 +129,8 @@ class RichScreen:
         self._next_draw = began + max(_PAUSE, _REST * took)
 
     def _finish_text(self) -> None:
-        self._finish_all(blocks_of(self._open))
-        self._open = ""
+        blocks, self._open = blocks_of(self._open), ""
+        self._finish_all(blocks)
 
     def _finish_all(self, blocks: list[str]) -> None:
         for block in blocks:
