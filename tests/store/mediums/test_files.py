@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -611,6 +610,6 @@ def test_a_description_that_makes_no_sense_is_none(
 
 def test_a_description_of_a_path_that_is_no_text_is_read_again(files: Files) -> None:
     path = os.fsdecode(b"/data/\xff/model")
-    description = replace(DESCRIPTION, path=path)
+    description = NamespaceDescription("model", "SmolLM2", path, 64, 1.5e9)
     files.write_description(description)
     assert files.uses()[0].description == description
