@@ -1,5 +1,6 @@
 """Declares all commands of `omlx-server`. It imports typer and nothing heavy."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -36,6 +37,8 @@ app.add_typer(service, name="service")
 
 def main() -> None:
     ending.install_excepthook()
+    # Else transformers advises to install PyTorch.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     with ending.orderly():
         typer.main.get_command(app)(prog_name="omlx-server")
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from omlx_server.api.chat.request import Finish
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.description.operation import ResponseHeader
 from omlx_server.api.metrics.metrics import ModelMetrics
 from omlx_server.core.request import FinishReason, Logprobs, Miss, TokenEvent

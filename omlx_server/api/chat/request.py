@@ -11,8 +11,6 @@ from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import JsonObject, Source, Text
 from omlx_server.core.request import Effort
 
-Finish = Literal["stop", "length", "tool_calls"]
-"""OpenAI's finish reasons."""
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ImageDetail = Literal["auto", "low", "high", "original"]
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^\S+$")]

@@ -6,7 +6,7 @@ import orjson
 from pydantic import Field, GetPydanticSchema
 from typing_extensions import TypedDict
 
-from omlx_server.api.chat.request import Finish
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.http.errors import Error
 
 

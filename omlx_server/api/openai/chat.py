@@ -14,7 +14,8 @@ from omlx_server.api.chat.choices import (
     LoggedToken,
     WholeChoice,
 )
-from omlx_server.api.chat.request import ChatRequest, Finish
+from omlx_server.api.chat.finish import Finish
+from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.tools import InputReader, input_of
 from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import body_of, context_of

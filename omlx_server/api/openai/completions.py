@@ -21,7 +21,7 @@ from omlx_server.api.chat.choices import (
     WholeChoice,
     logged,
 )
-from omlx_server.api.chat.request import Finish
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation
 from omlx_server.api.http import sse

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, TokenCounts
-from omlx_server.api.chat.request import Finish
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.tools import InputReader
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import ItemStatus, OutputItem, Response

@@ -1,7 +1,6 @@
 """Turns a prompt in a file into the token ids that a server makes of it."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ _EXAMPLE = 'expected a list of messages, as in [{"role": "user", "content": "Hi"
 def tokens_of_text(model: Path, name: str) -> list[tuple[int, ...]]:
     """Return the token ids of the text file `name`. If the tokenizer has a bos token but did not
     put it first, a second list has it. Raises UsageError."""
-    _spare_advice()
     from omlx_server.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(model)
@@ -35,7 +33,6 @@ def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
     last message is the assistant's, they end where the answer begins. Raises UsageError."""
     body = _parse(name)
     messages = _messages(body["messages"], name)
-    _spare_advice()
     from omlx_server.text.dialect import dialect_of
     from omlx_server.text.prompt import PromptRenderer
     from omlx_server.text.templates.template import ChatTemplate
@@ -54,11 +51,6 @@ def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
     prompts = PromptRenderer(template, dialect, body.get("tools") or [], kwargs)
     opens = messages[-1]["role"] != "assistant"
     return [tuple(prompts.tokenize(prompts.told(messages), opens=opens))]
-
-
-def _spare_advice() -> None:
-    """Keep transformers, once imported, from advising to install PyTorch."""
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
 
 
 def _read(name: str) -> str:

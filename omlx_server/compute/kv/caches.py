@@ -89,6 +89,9 @@ class PackedKVCache:
     def empty(self) -> bool:
         return not (self.keys or self.spans)
 
+    def is_trimmable(self) -> bool:
+        return True
+
     def trim(self, n: int) -> int:
         """Forget up to n last tokens and return their number."""
         n = min(self.offset, n)

@@ -87,6 +87,9 @@ class RowsKVCache:
     def empty(self) -> bool:
         return not any(group.keys or group.has_spans for group in self._groups)
 
+    def is_trimmable(self) -> bool:
+        return True
+
     def trim(self, n: int) -> int:
         for group in self._groups:
             group.cut_back([n] * len(group.rows))

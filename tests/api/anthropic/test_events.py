@@ -13,7 +13,7 @@ from omlx_server.api.anthropic.answers import AssistantTurn, Ending
 from omlx_server.api.anthropic.events import PING, SIGNATURE, MessageEvents, assembled
 from omlx_server.api.anthropic.turns import tool_use_id
 from omlx_server.api.chat.choices import TokenCounts
-from omlx_server.api.chat.request import Finish
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.http import sse
 from omlx_server.api.http.anthropic_errors import envelope
 from omlx_server.errors import InternalError

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, TokenCounts
-from omlx_server.api.chat.request import Finish
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import Response
 from omlx_server.api.responses.events import ResponseEvents

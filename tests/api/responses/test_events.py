@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.api.chat.choices import ChoiceDelta
-from omlx_server.api.chat.request import Finish
+from omlx_server.api.chat.finish import Finish
 from omlx_server.api.http import sse
 from omlx_server.api.responses.items.seals import unseal_reasoning
 from omlx_server.errors import BadRequest, InternalError
