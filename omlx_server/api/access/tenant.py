@@ -40,8 +40,8 @@ def salt_of(request: Request, cache_salt: str | None) -> bytes:
 
 
 def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
-    """Return the salt of blocks that a request may drop, None for all. Raises CacheShared without
-    admin rights where keys share blocks."""
+    """Return the salt of the blocks that a request may drop; None for all blocks. Where keys share
+    blocks only an admin may drop them; others get CacheShared."""
     context = context_of(request)
     alone, admin = len(context.api_keys) < 2, context.admin
     gives_orders = admin.enabled and (not admin.needs_token or admin.admits(request.headers))
@@ -56,7 +56,8 @@ def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
 
 
 def client_of(request: Request) -> bytes:
-    """Return what a client can't make up: a digest of its API key, or its network without keys."""
+    """Return an identity that a client can't forge: a digest of its API key, or without keys its
+    network."""
     if context_of(request).api_keys:
         return hmac.digest(key_of(request.headers).encode(), b"owner", "sha256")
     return network_of(request.client.host if request.client else "")

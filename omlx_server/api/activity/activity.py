@@ -20,14 +20,14 @@ from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Miss
 from omlx_server.engine.pool.entry import Phase
 
-# A new listener also gets this many requests that ended before.
+# The first listener after a pause also gets this many requests that ended before.
 _AGAIN = 20
 _MOST_MODELS = 200
 
 
 class Activity:
-    """Reports on requests and `models`. `recent` is the log of exchanges, `live` sends the state to
-    listeners."""
+    """Reports on requests and `models`. `recent` is the log of exchanges; `live` sends listeners the
+    state, with a lane for each request at work, by its sequences' standings in the scheduler."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
@@ -43,6 +43,7 @@ class Activity:
     async def _at_work(self) -> list[RequestAtWork]:
         standings = await self._standings.of(self.recent.under_way())
         loaded = [label_of(model.names[0]) for model in self._models.pool.loaded()]
+        # Again, since requests may have ended during the await.
         under_way, paces = self.recent.under_way(), self._standings.paces
         return lanes(under_way, standings, paces, loaded, time.monotonic())
 

@@ -21,8 +21,9 @@ from omlx_server.text.tool_calls.formats import JSON_TOOLS, CallFormat, json_syn
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatPlan:
-    """Constraints of an answer. `grammar` holds after any thought, with `free` for calls only.
-    `family` is the markup of calls; None without calls, or with a channel for them (gpt-oss)."""
+    """Constraints of an answer. It must match `grammar` once any thought has ended; with `free`
+    only calls must, and other text is free. `family` is the markup in which the model writes
+    calls: None if there are none, or if they have a channel of their own (gpt-oss)."""
 
     toolbox: Toolbox
     grammar: GrammarSpec | None

@@ -22,14 +22,19 @@ _ANSWER = {"role": "assistant", "content": _SECRET}
 def shared_ends(
     messages: Messages, tokens: Sequence[int], encode: Encode, *, strips: bool = False
 ) -> tuple[int, ...]:
-    """Return the positions in `tokens` up to which the prompt stays the same if another user
-    message follows the system prompt or replaces the last one, and up to which the next turn
-    repeats it."""
+    """Return positions in `tokens` up to which later prompts repeat this one:
+
+    - another user message follows the system prompt
+    - another user message replaces the last one
+    - the next turn; with `strips` it leaves out the reasoning of past answers
+    """
     last_user = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=0)
     others = [[*messages[:count], _OTHER] for count in {front_of(messages), last_user}]
     ends = {_shared(tokens, other, encode) for other in others}
     answer = [] if messages[-1]["role"] == "assistant" else [_ANSWER]
+    # Where the template refuses the next turn, assume that it repeats the whole prompt.
     next_turn = _shared(tokens, [*messages, *answer, _OTHER], encode) or len(tokens)
+    # The caches of a prompt hold all but its last token, and their end is a checkpoint anyway.
     if strips or next_turn < len(tokens):
         ends.add(min(next_turn, len(tokens) - 1))
     return tuple(sorted(end for end in ends if end > 0))

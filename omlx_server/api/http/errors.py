@@ -69,9 +69,9 @@ _TAG = re.compile(r"\AInput tag '.*'(?= found using)", re.DOTALL)
 
 
 def from_validation(error: ValidationError, fields: frozenset[str]) -> BadRequest:
-    """Return the first field's problem as one sentence with its path, of a union that of the
-    likeliest branch. The path has only names in `fields` and indices: other keys are the client's
-    own."""
+    """Return the first field's problem as one sentence with its path. Of a union pydantic reports
+    every branch: the one of the right type that got deepest counts. The path has only names in
+    `fields` and indices: other keys are the client's own."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     paths = [[str(p) for p in one["loc"] if isinstance(p, int) or p in fields] for one in problems]
     of_first = [n for n, path in enumerate(paths) if path[:1] == paths[0][:1]]

@@ -1,7 +1,7 @@
 """Host names in headers, the names of this machine, and whether a request comes from it.
 
-An unknown name in a request makes them be looked up again. DNS is asked for this machine's name
-only, in a thread of its own: a stranger's name may stand for any address. asyncio thread.
+A name in a request that is not known yet causes a new look-up. DNS is asked for this machine's own
+name only, never for a name in a request, since its owner decides where it points. asyncio thread.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Types of texts in requests, by length. A plain `str` of a `StrictModel` is a name of
-`LONGEST_NAME`."""
+"""Types of texts in requests, by length. A plain `str` in a `StrictModel` is a name: it may have
+`LONGEST_NAME` characters."""
 
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from omlx_server.models.hub.names import LONGEST_NAME
 from omlx_server.text.grammar.to_grammar import MAX_CHARS
 
 _UNBOUNDED = "unbounded"
-# The levels around a value in an answer that repeats it.
+# An answer may repeat a value so many levels deep, and orjson must be able to write it there.
 _ANSWER_LEVELS = 16
 _MOST = {"most": MAX_CHARS}
 

@@ -13,14 +13,15 @@ _WINDOW_TOKENS = 16_384
 STAY_SECONDS = 1.0
 """The shortest stay of an admitted sequence before it makes way."""
 TURN_SECONDS = 2.0
-"""Device seconds of an owner's turn, at most: its lead when it makes way."""
-# Measured tokens before any wait is told: the first ones are the head of short prompts.
+"""The most device seconds of an owner's turn. Past it, others of less time go first."""
+# No wait is told before so many tokens are measured: the first ones are of short prompts.
 _LEAST_TOKENS = 2048
 # Weights of the newest decode and answer in their means.
 _NEWEST_DECODE, _NEWEST_ANSWER = 1 / 32, 1 / 16
 # Seconds of a token, and tokens of an answer, before any measurement.
 _UNKNOWN_TOKEN, _UNKNOWN_ANSWER = 1e-3, 256
-# The highest multiple of the mean: a few short prompts tell little of a deep one.
+# A token takes at most this multiple of the mean: a slope of short prompts tells little of deep
+# ones.
 _DEEPEST = 16.0
 
 
@@ -98,9 +99,11 @@ class Predictions:
         return reading + self._decode
 
     def prompt(self, prefill: PrefillState) -> float:
+        """Return the device seconds left of a prompt and its answers."""
         return self._from(prefill.target - prefill.remaining, prefill)
 
     def whole(self, prefill: PrefillState) -> float:
+        """Return the device seconds of a prompt and its answers from its admission on."""
         return self._from(max(prefill.restored, prefill.expected), prefill)
 
     def _from(self, start: int, prefill: PrefillState) -> float:
@@ -111,5 +114,6 @@ class Predictions:
         return self._left(row) * self._row_token
 
     def _left(self, row: Row) -> float:
+        """Return the expected further tokens; past the mean, as many as there are."""
         output = len(row.output)
         return min(row.request.sampling.max_tokens - output, max(self._answer - output, output))

@@ -14,7 +14,7 @@ class ImageFormat(StrEnum):
     GIF = "GIF"
 
 
-# Bytes a pixel of the array beside Pillow's memory; turning it needs a second one.
+# Bytes of a pixel in the array that is made of Pillow's image; rotating it needs a second array.
 _ARRAY_BYTES = 3
 _SMALL_BYTES = 1024 * 1024
 
@@ -22,8 +22,8 @@ _SMALL_BYTES = 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
     """An image before it is decoded. `width` and `height` are the file's, before EXIF's
-    `orientation` (1 to 8). `data` is the file without unneeded parts. Pillow holds `pillow_bytes` a
-    pixel, its codec `codec_bytes`. One pixel is decoded of `scale` times `scale`."""
+    `orientation` (1 to 8). `data` is the file without unneeded parts. For each pixel Pillow holds
+    `pillow_bytes` and its codec `codec_bytes`. Width and height are decoded at 1 / `scale`."""
 
     kind: ImageFormat
     width: int

@@ -1,5 +1,5 @@
-"""A cache of token ids by text, least recently used first out. Any thread. Clients of all
-tenants share it."""
+"""A cache of token ids by text, least recently used first out. Safe in any thread. All tenants
+share it."""
 
 import sys
 from array import array
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 _ENTRY = 256
-"""In bytes: what an entry takes besides its text and its ids. It bounds the entries, too."""
+"""Bytes of an entry besides its text and its ids. They bound the number of tiny entries, too."""
 
 
 @dataclass(frozen=True, slots=True)

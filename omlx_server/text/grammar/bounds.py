@@ -1,7 +1,7 @@
 """Bounds on the work of one grammar.
 
-The engine's fuel bounds neither a row of the parser nor an intersection of patterns, so only
-grammars small in both run in the server. What is not surely small runs in a process of its own.
+llguidance's own limits cover neither the size of a row of its parser nor the intersection of
+patterns. A grammar runs in the server only if both are surely small, else in its own process.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any
 
 from llguidance import LLParserLimits
 
-# The most symbols of a grammar that is run in the server: more of them where few alternatives can
-# be open at once, since a row of the parser has few items then.
+# The most symbols of a grammar that runs in the server. Where few alternatives can be open at once
+# a row of the parser has few items, so there may be more symbols.
 MOST_SYMBOLS = 10_000
 MOST_SYMBOLS_AMBIGUOUS = 500
 # An answer's budget of processor time: so much, and so much more for each token.
