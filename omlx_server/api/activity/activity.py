@@ -26,8 +26,8 @@ _MOST_MODELS = 200
 
 
 class Activity:
-    """Reports on requests and `models`. `recent` is the log of exchanges; `live` sends listeners the
-    state, with a lane for each request at work, by its sequences' standings in the scheduler."""
+    """Reports on requests and `models`. `recent` is the log of exchanges; `live` sends listeners
+    the state: a lane for each request at work, by its sequences' standings in the scheduler."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
