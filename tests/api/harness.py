@@ -162,9 +162,10 @@ def serving(
     *settings: str,
     config: str = "",
     environ: Mapping[str, str] | None = None,
+    forked: bool = True,
 ) -> Iterator[ServerProcess]:
     """A server for one `with`; it must end in peace."""
-    server = ServerProcess(model, directory, settings, config, environ=environ)
+    server = ServerProcess(model, directory, settings, config, environ=environ, forked=forked)
     try:
         server.wait_ready()
         yield server

@@ -52,7 +52,7 @@ def quantise_like(module: nn.Module, weights: Mapping[str, mx.array]) -> None:
 
     def _fit(path: str, layer: Any) -> bool:
         weight, scales = arrays.get(f"{path}.weight"), arrays[f"{path}.scales"]
-        if weight is None or scales.ndim != 2:
+        if weight is None or scales.ndim != layer.weight.ndim:
             return False
         groups, width = int(scales.shape[-1]), int(layer.weight.shape[-1])
         return 0 < groups <= width and width % groups == 0

@@ -24,7 +24,8 @@ CHANCE = random.Random(0)
 def server(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     sets = [f"models.dirs={tiny_models}", "cache.hot_cache_max_bytes=1MB"]
     sets += ["memory.activation_reserve=64MB"]
-    with serving("org/tiny", tmp_path_factory.mktemp("resident"), *sets) as server:
+    # Not forked: what it shares with its parent would count as its own once it is written to.
+    with serving("org/tiny", tmp_path_factory.mktemp("resident"), *sets, forked=False) as server:
         yield server
 
 

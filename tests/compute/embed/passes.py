@@ -29,7 +29,7 @@ SIZES = {
     "hidden_size": 128,
     "intermediate_size": 512,
     "num_attention_heads": 4,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 6,
     "max_position_embeddings": 2048,
     "type_vocab_size": 2,
     "vocab_size": VOCAB,
