@@ -109,6 +109,10 @@ class PromptTooLong(BadRequest):
     code = "context_length_exceeded"
     quotes_request = False
 
+    def of_context(self, limit: int) -> ContextTooLong:
+        """Return the error of a whole prompt for a context of `limit` tokens."""
+        return ContextTooLong(limit, limit + 1, why=self.message)
+
 
 class TooManyTokens(PromptTooLong):
     def __init__(self, most: int, at_least: int) -> None:
@@ -116,6 +120,9 @@ class TooManyTokens(PromptTooLong):
         super().__init__(
             f"the text is too long: it has at least {at_least} tokens, and {most} are the most"
         )
+
+    def of_context(self, limit: int) -> ContextTooLong:
+        return ContextTooLong(limit, self.at_least)
 
 
 class NoSeam(PromptTooLong):

@@ -1,7 +1,7 @@
 """Sweeps: the same law for many kinds and seeds. The tests of every day take one case of each
 value; `--wide` takes all of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import product
 from typing import Any
 
@@ -14,18 +14,16 @@ def sweep(*axes: Iterable[Any]) -> list[Any]:
     every_day = {
         tuple(number % len(axis) for axis in values) for number in range(max(map(len, values)))
     }
-    places = product(*(range(len(axis)) for axis in values))
-    return [_case(values, place, wide=place not in every_day) for place in places]
+    cases = list[Any]()
+    for place in product(*(range(len(axis)) for axis in values)):
+        case = tuple(axis[at] for axis, at in zip(values, place, strict=True))
+        cases += [pytest.param(*case)] if place in every_day else wide([case])
+    return cases
 
 
 def wide(cases: Iterable[Any]) -> list[Any]:
     """Parameters that are wide, all of them."""
     return [pytest.param(*_values(case), marks=pytest.mark.wide) for case in cases]
-
-
-def _case(axes: Sequence[Sequence[Any]], place: tuple[int, ...], *, wide: bool) -> Any:
-    case = [axis[at] for axis, at in zip(axes, place, strict=True)]
-    return pytest.param(*case, marks=pytest.mark.wide if wide else ())
 
 
 def _values(case: Any) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """The context of the routes, made by wiring/ and carried by each request in its ASGI scope."""
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -71,7 +71,7 @@ class ApiContext:
     fetcher: ModelFetcher | None = None
     threads: TextThreads = field(default_factory=TextThreads)
     image_threads: WorkerThreads = field(default_factory=_image_threads)
-    ranks: Callable[[], Sequence[RankHealth]] = tuple
+    ranks: Callable[[], list[RankHealth]] = list
     traffic: Traffic = field(default_factory=Traffic)
 
 

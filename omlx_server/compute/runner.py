@@ -105,7 +105,7 @@ class ModelRunner:
         launched = Launched(step, ids, tails, at_once, time.perf_counter())
         feeds = self._batch.feeds(step.drafts, step.asks) if step.verifies else []
         if self.ranks.are_several:
-            pairs = zip(self._batch.ids, feeds, strict=False)
+            pairs = zip(ids, feeds, strict=False)
             self.ranks.decode(step, {id: feed.draft for id, feed in pairs if feed.draft})
         launched.drafted = self._batch.drafted if step.asks else None
         if feeds:

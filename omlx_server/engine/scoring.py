@@ -1,6 +1,7 @@
 """Jobs on the mlx thread that prefill prompts in caches of their own."""
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
@@ -27,26 +28,19 @@ def scored(
     instance: ModelInstance, tokens: Sequence[int], top: int, adapter: Adapter | None = None
 ) -> Work[list[Logprobs]]:
     """Return log-probabilities of a prompt's tokens but the first. The adapter must stay loaded."""
-    loaded = instance.runner.loaded
-    vocab = loaded.dims.vocab
-    forward = loaded.adapters.adapted(loaded.target, [adapter])
-    if loaded.ranks.are_several:
-        work = _by_all_ranks(loaded, tokens, top)
-    else:
-        work = score.score_prompt(loaded.target, vocab, tokens, top, forward)
+    vocab = instance.runner.loaded.dims.vocab
+    work = _scored(instance.runner.loaded, tokens, top, adapter)
     rows = min(len(tokens), score.slice_rows(vocab))
     return _on_account(instance, work, len(tokens), 1, rows, score.logits_bytes(vocab, rows))
 
 
-def _by_all_ranks(loaded: LoadedModel, tokens: Sequence[int], top: int) -> Work[list[Logprobs]]:
-    number = next(_numbers)
-
-    def tell(fed: Sequence[int]) -> None:
-        loaded.ranks.score(number, tuple(fed))
-
+def _scored(
+    loaded: LoadedModel, tokens: Sequence[int], top: int, adapter: Adapter | None
+) -> Work[list[Logprobs]]:
+    model, vocab, job = loaded.target, loaded.dims.vocab, next(_numbers)
+    forward, tell = loaded.adapters.adapted(model, [adapter]), partial(loaded.ranks.score, job)
     try:
-        model, vocab = loaded.target, loaded.dims.vocab
-        return (yield from score.score_prompt(model, vocab, tokens, top, tell=tell))
+        return (yield from score.score_prompt(model, vocab, tokens, top, forward, tell))
     finally:
         tell(())
 

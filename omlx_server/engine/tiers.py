@@ -81,7 +81,7 @@ class Tiers:
         for id in evicted:
             del self.hot[id]
         if evicted:
-            self._ranks.drop(tuple(evicted))
+            self._ranks.drop(evicted)
         self.has_dropped |= bool(evicted)
 
     def drop_lost(self, failed: Collection[PayloadId] = ()) -> None:

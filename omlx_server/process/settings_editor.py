@@ -135,11 +135,13 @@ def _text(key: str, value: object, loaded: Loaded) -> str:
     except ConfigError as error:
         raise BadRequest(error.message, param=key) from None
     origin = loaded.origins[TABLE if is_override(key) else key]
-    kind, _, name = origin.partition(" ")
-    if kind in ("flag", "env"):
-        by = "a flag of the command line" if kind == "flag" else f"the environment ({name})"
-        raise Conflict(f"{key} is set by {by}, which wins over the file", param=key)
+    if origin == "flag" or origin.startswith("env "):
+        raise Conflict(f"{key} is set by {_by(origin)}, which wins over the file", param=key)
     return text
+
+
+def _by(origin: str) -> str:
+    return "a flag of the command line" if origin == "flag" else f"the environment ({origin[4:]})"
 
 
 def _write(path: Path, texts: Mapping[str, str]) -> str | None:

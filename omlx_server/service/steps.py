@@ -1,4 +1,5 @@
-"""The steps of installing, starting, stopping and removing a service, as values."""
+"""The steps of installing, starting, stopping and removing a service: as values, in words, and
+carried out. Nothing else in this package changes files or starts programs."""
 
 import shlex
 import subprocess

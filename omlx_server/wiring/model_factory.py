@@ -160,7 +160,12 @@ class InstanceFactory:
     def _part(self, cluster: LeadingCluster, located: Located, known_as: str) -> Work[LoadedModel]:
         """Load the part of rank 0, within the memory that every rank has."""
         loaded, room = yield from cluster.loading(
-            located, known_as, self.settings, lambda: self.shares.limit, lambda: self.wake()
+            located,
+            known_as,
+            self.settings,
+            self._scheme(located),
+            lambda: self.shares.limit,
+            lambda: self.wake(),
         )
         if room < self.shares.limit - loaded.weight_bytes:
             self.shares = replace(self.shares, limit=loaded.weight_bytes + room)

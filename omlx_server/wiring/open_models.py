@@ -26,7 +26,6 @@ _DRAIN_SECONDS = 10.0
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened:
     models: ServedModels
-    instances: InstanceFactory
     engine: AsyncEngine
 
 
@@ -61,9 +60,7 @@ async def open_models(
     stack.push_async_callback(_stop, engine, instances)
     stack.push_async_callback(pool.close)
     pool.start()
-    return Opened(
-        ServedModels(pool, catalogue, engine, KeptBlocks(engine, instances)), instances, engine
-    )
+    return Opened(ServedModels(pool, catalogue, engine, KeptBlocks(engine, instances)), engine)
 
 
 async def begin(models: ServedModels, catalogue: KnownModels) -> None:

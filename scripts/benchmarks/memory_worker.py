@@ -213,7 +213,7 @@ def _mixed(bench: ForwardProbe, mixed: Mixed) -> Peak:
     batch = bench.batch(1, mixed.context)
     batch.join(bench.arrivals(1, mixed.rows, mixed.short))
     batch.decode()
-    return bench.measured(lambda: batch.decode())
+    return bench.measured(batch.decode)
 
 
 def _shared(bench: ForwardProbe, shared: Shared) -> Peak:
@@ -221,7 +221,7 @@ def _shared(bench: ForwardProbe, shared: Shared) -> Peak:
     prefix.rest()
     batch.join([prefix.row(number, shared.own) for number in range(shared.rows)])
     batch.decode()
-    return bench.measured(lambda: batch.decode())
+    return bench.measured(batch.decode)
 
 
 def _behind(bench: ForwardProbe, behind: Behind) -> Peak:
@@ -240,7 +240,7 @@ def _go(bench: ForwardProbe, leave: Leave) -> Peak:
     """The worse of both: what is given back by the first is no room for the second."""
     batch = bench.batch(leave.rows + leave.leaving, leave.context)
     dropped = bench.measured(lambda: batch.drop(batch.ids[leave.rows :]))
-    decoded = bench.measured(lambda: batch.decode())
+    decoded = bench.measured(batch.decode)
     return max(dropped, decoded, key=lambda peak: peak.transient)
 
 

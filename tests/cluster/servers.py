@@ -45,16 +45,15 @@ class ByHand:
     directory: Path
 
     @contextmanager
-    def rank(self, secret: str = "", path: str = "") -> Iterator["subprocess.Popen[str]"]:
-        """`omlx-server rank 1` for one `with`: with another `secret`, or with a directory `path`
-        before all others in which Python looks for packages."""
+    def rank(self, secret: str = "") -> Iterator["subprocess.Popen[str]"]:
+        """`omlx-server rank 1` for one `with`, perhaps with another `secret`."""
         config = self.directory / "rank.toml"
         config.touch()
         sets = (f"models.dirs={self.models}", f"cache.cold_dir={self.directory / 'kv'}", UNPROBED)
         words = ["rank", "1", "--leader", f"127.0.0.1:{self.port}"]
         for each in (*sets, "cache.cold_min_free_disk=0"):
             words += ["--set", each]
-        outer = {**os.environ, "PYTHONPATH": path}
+        outer = {**os.environ, "PYTHONPATH": ""}
         process = subprocess.Popen(
             [sys.executable, "-m", "omlx_server", *words],
             cwd=self.directory,

@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,9 @@ def test_streams_of_all_models_go_on_beside_each_other(directory: Path) -> None:
                 for i, prompt in enumerate(PROMPTS)
                 for kind, client in zip(KINDS, clients, strict=True)
             ]
-            answers = iter(await asyncio.gather(*map(collect, asked)))
-            for prompt in PROMPTS:
-                for kind in KINDS:
-                    answer = next(answers)
-                    assert len(answer) == 60 and house.is_right(kind, prompt, answer)
+            answers = await asyncio.gather(*map(collect, asked))
+            for (prompt, kind), answer in zip(product(PROMPTS, KINDS), answers, strict=True):
+                assert len(answer) == 60 and house.is_right(kind, prompt, answer)
 
     play(scene())
 
@@ -287,11 +286,10 @@ def test_two_models_that_outgrow_the_memory_together_both_come_to_their_end(
                 for i in range(2)
                 for name, client in (("one", one), ("two", two))
             ]
-            answers = iter(await asyncio.gather(*map(collect, asked)))
-            for prompt in PROMPTS[:2]:
-                for kind in ("llama", "qwen3"):
-                    answer = next(answers)
-                    assert len(answer) == 400 and house.is_right(kind, prompt, answer)
+            answers = await asyncio.gather(*map(collect, asked))
+            pairs = product(PROMPTS[:2], ("llama", "qwen3"))
+            for (prompt, kind), answer in zip(pairs, answers, strict=True):
+                assert len(answer) == 400 and house.is_right(kind, prompt, answer)
             assert await one.ask(preempted) + await two.ask(preempted) > 0
 
     play(scene())

@@ -27,7 +27,7 @@ from tests.service.made import save_small
 PROMPT = list(range(1, 41))
 
 
-async def opened_in(directory: Path, stack: AsyncExitStack) -> Opened:
+async def opened_in(directory: Path, stack: AsyncExitStack) -> tuple[Opened, MemoryAccount]:
     settings = Settings.of(
         {
             "cache": {"hot_cache_only": True},
@@ -37,7 +37,9 @@ async def opened_in(directory: Path, stack: AsyncExitStack) -> Opened:
     )
     known = KnownModels(settings, Located(directory / "one", ("one",)), FoundEncoders())
     await known.refresh()
-    return await open_models(InstanceFactory(settings), known, lambda problem: None, stack)
+    instances = InstanceFactory(settings)
+    opened = await open_models(instances, known, lambda problem: None, stack)
+    return opened, instances.account
 
 
 async def acquired(opened: Opened, name: str) -> tuple[Lease[Served], Any]:
@@ -57,13 +59,13 @@ def test_adapters_that_nothing_uses_go_for_another_models_request(tmp_path: Path
 
     async def scene() -> None:
         async with AsyncExitStack() as stack:
-            opened = await opened_in(tmp_path, stack)
+            opened, account = await opened_in(tmp_path, stack)
             (lease, one), (other, two) = [await acquired(opened, name) for name in ("one", "two")]
             adapted = replace(request("adapted", PROMPT, 2), adapter=adapter)
             await collect(await one.submit(adapted))
             assert await one.ask(lambda own: own.adapters.names) == ("tuned",)
             weights = one.weight_bytes + two.weight_bytes
-            await two.ask(lambda own: tighten(own, opened.instances.account, weights))
+            await two.ask(lambda own: tighten(own, account, weights))
             assert await collect(await two.submit(request("plain", PROMPT, 2)))
             assert await one.ask(lambda own: own.adapters.names) == ()
             assert len(opened.models.loaded()) == 2

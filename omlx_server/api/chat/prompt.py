@@ -21,7 +21,7 @@ from omlx_server.api.chat.tools import arguments_of
 from omlx_server.api.http.json_body import refuse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.images import FIRST_ID, ImageSpan
-from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong, TooManyTokens
+from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong
 from omlx_server.text.prompt import PromptRenderer
 from omlx_server.text.reasoning import effort
 from omlx_server.text.reasoning.style import Opening
@@ -148,10 +148,8 @@ class _Renderer:
         shown = self.prompts.told(messages)
         try:
             return self.prompts.tokenize(shown, opens=self._opens, goes_on=self._goes_on, most=most)
-        except TooManyTokens as error:
-            raise ContextTooLong(self._context, error.at_least) from None
         except PromptTooLong as error:
-            raise ContextTooLong(self._context, self._context + 1, why=error.message) from None
+            raise error.of_context(self._context) from None
 
 
 def _template_kwargs(chat: ChatRequest, model: ServedModel) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The open connections of a server, which share the descriptors of its process.
 
 An address above its share loses its oldest idle connection, or the new one is refused. A part is
-kept for /health, /admin and files. Runs on the asyncio thread.
+kept for /health, /admin and files. Refusals are answered before any request is read. Runs on the
+asyncio thread.
 """
 
 import logging

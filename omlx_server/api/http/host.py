@@ -5,7 +5,6 @@ name only, never for a name in a request, since its owner decides where it point
 """
 
 import asyncio
-import ipaddress
 import logging
 import math
 import socket
@@ -123,14 +122,14 @@ def plain(name: str) -> str:
     """Return a name in comparable form: lower case, no final dot, one spelling for each address."""
     name = name.lower().partition("%")[0].removesuffix(".")
     try:
-        return str(ipaddress.ip_address(name))
+        return str(ip_address(name))
     except ValueError:
         return name
 
 
 def is_loopback(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
 
@@ -142,7 +141,7 @@ def for_others(names: Iterable[str], host: str) -> list[str]:
     hosts = sorted(name for name in names if name.endswith(".local"))
     for name in sorted(names):
         try:
-            address = ipaddress.ip_address(name)
+            address = ip_address(name)
         except ValueError:
             continue
         if host == _EVERY_V4 and address.version == 6:

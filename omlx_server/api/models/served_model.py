@@ -21,6 +21,8 @@ from omlx_server.text.reasoning.constraint import ReasoningMarkers
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 
+TemplateValue = bool | int | float | str
+
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -54,9 +56,6 @@ class ServedReranker:
     client: ModelClient[Any] | None
     encoder: InputEncoder | YesNoPrompt
     scores: Scores[Any]
-
-
-TemplateValue = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,11 @@ from omlx_server.api.ollama import answers
 from omlx_server.api.openai.shapes import logprobs
 from omlx_server.text.parts import Arguments, CallStart, Text, Thought, ToolCall, assemble
 
+Json = dict[str, Any]
+Calls = Sequence[answers.OllamaToolCall]
+
+_NANO = 1_000_000_000
+
 
 class JsonLineStream(EventStream):
     """An EventStream of JSON lines. `keepalive` is a line without news, as clients parse each
@@ -47,12 +52,6 @@ def rfc3339(seconds: float | None = None) -> str:
     """Return a time in seconds since 1970 in Ollama's form; by default now."""
     moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat().replace("+00:00", "Z")
-
-
-Json = dict[str, Any]
-Calls = Sequence[answers.OllamaToolCall]
-
-_NANO = 1_000_000_000
 
 
 class AnswerShape(Protocol):

@@ -13,7 +13,7 @@ from omlx_server.api.chat.turn import engine_request, submit
 from omlx_server.api.http.json_body import refuse
 from omlx_server.api.http.texts import Text
 from omlx_server.api.models.served_model import ServedModel
-from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong, TooManyTokens
+from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong
 from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.fill_in import FILL_IN
 from omlx_server.text.tokenizer import Tokenizer
@@ -125,11 +125,8 @@ def _encode_one(
     if isinstance(prompt, str):
         try:
             tokens = _encode_text(prompt, body, model.tokenizer, model.context_length)
-        except TooManyTokens as error:
-            raise ContextTooLong(model.context_length, error.at_least) from None
         except PromptTooLong as error:
-            most = model.context_length
-            raise ContextTooLong(most, most + 1, why=error.message) from None
+            raise error.of_context(model.context_length) from None
     else:
         tokens = prompt
         if max(tokens) >= model.vocab:

@@ -87,7 +87,7 @@ def _report(request: Request, *, ok: bool) -> Response:
         body["memory"] = None if memory is None else _memory(memory)
         body["config"] = _config(request)
         if ranks := context.ranks():
-            body["cluster"] = list(ranks)
+            body["cluster"] = ranks
     return JsonResponse(body, 200 if ok else 503)
 
 

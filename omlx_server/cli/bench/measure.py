@@ -1,4 +1,4 @@
-"""The rounds of a measurement: warm up, first tokens, decoding, turns of a talk."""
+"""The plan of a measurement, and its rounds: warm up, first tokens, decoding, turns of a talk."""
 
 import asyncio
 import time

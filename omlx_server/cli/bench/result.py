@@ -1,4 +1,4 @@
-"""The result of a run, and how it compares with an earlier one."""
+"""The result of a run, how it compares with an earlier one, and both as text."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -39,6 +39,12 @@ _TITLES = {
     FigureGroup.WARM: "first token, same prompt again",
     FigureGroup.DECODE: "decoding, all streams",
     FigureGroup.TURN: "first token, turns of a talk",
+}
+_AT = {
+    FigureGroup.COLD: "{} tokens",
+    FigureGroup.WARM: "{} tokens",
+    FigureGroup.DECODE: "{} streams",
+    FigureGroup.TURN: "turn {}",
 }
 
 
@@ -146,14 +152,6 @@ def ratios(result: Result, before: Result) -> dict[str, Any]:
             for name, gain in gains.items()
         },
     }
-
-
-_AT = {
-    FigureGroup.COLD: "{} tokens",
-    FigureGroup.WARM: "{} tokens",
-    FigureGroup.DECODE: "{} streams",
-    FigureGroup.TURN: "turn {}",
-}
 
 
 def lines(result: Result, before: Result | None) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""A client of the measured server: streamed chat completions, several at once."""
+"""A client of the measured server: streamed chat completions, several at once, and when their
+tokens came. Times are seconds on one clock. Each event counts as `tokens / len(times)`, since it
+may carry several tokens."""
 
 import json
 import time

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -47,7 +48,8 @@ def run(
             prompts = tokens_of_text(Path(about.path), prompt)
         else:
             prompts = tokens_of_conversation(Path(about.path), conversation or "")
-        candidates = (_find(cold, about, display, tokens) for tokens in prompts)
+        sizes = {file.name: file.nbytes for file in cold.blocks()}
+        candidates = (_find(cold, about, sizes, display, tokens) for tokens in prompts)
         prompt_blocks = max(candidates, key=lambda blocks: blocks.prefix.tokens)
         if not prompt_blocks.members:
             raise OmlxError(
@@ -100,15 +102,17 @@ class _PromptBlocks:
 
 
 def _find(
-    cold: ColdDirectory, about: NamespaceDescription, display: Display, tokens: tuple[int, ...]
+    cold: ColdDirectory,
+    about: NamespaceDescription,
+    sizes: Mapping[Name, int],
+    display: Display,
+    tokens: tuple[int, ...],
 ) -> _PromptBlocks:
     namespace, total = namespace_id(about.namespace), len(tokens)
-    own = [file for file in cold.blocks() if file.name.namespace == namespace]
-    sizes = {file.name.block_key: file.nbytes for file in own}
     usable: dict[BlockKey, ArchiveMember] = {}
 
-    def load(key: BlockKey) -> PackedArrays:
-        block = cold.read(Name.of(namespace, key))
+    def load(name: Name) -> PackedArrays:
+        block = cold.read(name)
         if block is None:
             raise OmlxError("a block went away meanwhile: try again")
         record, packed = block
@@ -116,11 +120,12 @@ def _find(
         return packed
 
     def is_usable(key: BlockKey) -> bool:
-        block = cold.read(Name.of(namespace, key)) if key in sizes else None
+        name = Name.of(namespace, key)
+        block = cold.read(name) if name in sizes else None
         if block is None:
             return False
         record, _ = block
-        usable[key] = ArchiveMember(record, sizes[key], partial(load, key))
+        usable[key] = ArchiveMember(record, sizes[name], partial(load, name))
         display.update("checking blocks", record.stop, total)
         return True
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from omlx_server.cli.models.list import adapters_of, in_words, shape, tokens_of_images
+from omlx_server.cli.models.list import adapters_of, shape
 from omlx_server.cli.models.named import with_adapter
 from omlx_server.cli.models.server import (
     answer_of,
@@ -23,17 +23,21 @@ from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_result, visible
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.parser_signs import reasoning_parser_of, tool_parser_of
-from omlx_server.errors import ConfigError, LoadFailed, OmlxError
+from omlx_server.errors import BadRequest, ConfigError, LoadFailed, OmlxError
 from omlx_server.models.description import described
 from omlx_server.models.installed import Installed
+from omlx_server.models.json_file import read_json
 from omlx_server.models.remove import freed_by, size_of
 from omlx_server.models.tokenizer_files import TokenizerFiles
+from omlx_server.models.vision import preprocessor_config
 from omlx_server.settings import Settings
 from omlx_server.settings.overrides import ModelOverrides
 from omlx_server.settings.values import plain
 from omlx_server.wiring.overrides.in_force import DEFAULT, OVERRIDE, values_in_force
 
 _MOST_CHARS = 60
+# Width and height in pixels.
+_SIZES = ((512, 512), (1024, 1024), (1920, 1080))
 _EMPTY: tuple[object, ...] = (None, [])
 _NOT_SAMPLING = ("system", "reasoning_effort", "thinking_budget")
 REPORTED = frozenset({*_NOT_SAMPLING, "sampling", "presets", "chat_template"})
@@ -141,7 +145,7 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if facts["context_length"]:
         yield "context", f"{facts['context_length']} tokens"
     if facts["kind"] == ModelKind.CHAT.value:
-        yield "images", in_words(facts)
+        yield "images", images_in_words(facts)
         if facts["adapters"]:
             default = facts["default_adapter"]
             names = (f"{n} (default)" if n == default else n for n in facts["adapters"])
@@ -232,6 +236,32 @@ def with_template(
 def _template_shape(path: str, origin: str, source: str) -> dict[str, Any]:
     digest = hashlib.sha256(source.encode()).hexdigest()
     return {"path": path, "origin": origin, "sha256": digest, "problem": None}
+
+
+def tokens_of_images(model: Installed, settings: Settings) -> dict[str, int]:
+    """Return the tokens of images by width and height. Imports numpy. Raises LoadFailed."""
+    from omlx_server.images.prepare.families import make_preparer
+    from omlx_server.images.prepare.prepared import Detail
+
+    config = read_json(model.path / "config.json")
+    detail = Detail(settings.images.max_tokens)
+    preparer = make_preparer(preprocessor_config(model.path), config, detail)
+    try:
+        plans = {(width, height): preparer.plan(height, width) for width, height in _SIZES}
+    except BadRequest as error:
+        raise LoadFailed(error.message) from error
+    return {f"{width} x {height}": plan.tokens for (width, height), plan in plans.items()}
+
+
+def images_in_words(facts: Mapping[str, Any]) -> str:
+    if not facts["images"]:
+        return f"none: {facts['no_images']}"
+    tokens: Mapping[str, int] = facts["image_tokens"]
+    if len(set(tokens.values())) == 1:
+        words = f"an image is {next(iter(tokens.values()))} tokens"
+    else:
+        words = ", ".join(f"{size} pixels are {count} tokens" for size, count in tokens.items())
+    return f"yes, by a vision tower of {facts['vision']}: {words}"
 
 
 def template_in_words(template: Mapping[str, Any] | None) -> str:

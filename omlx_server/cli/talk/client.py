@@ -1,4 +1,4 @@
-"""A small blocking client of the chat API: one streamed answer at a time."""
+"""A small blocking client of the chat API: one streamed answer at a time, and the line below it."""
 
 import json
 import time

@@ -111,13 +111,13 @@ class ConnectedRanks(Ranks):
         self._tell(commands.ProbeForward(kind, prefill, decode))
 
     def score(self, job: int, tokens: Sequence[int]) -> None:
-        self._tell(commands.Score(job, tokens))
+        self._tell(commands.Score(job, tuple(tokens)))
 
     def keep(self, cut: int, block: PayloadId | None, checkpoint: PayloadId | None) -> None:
         self._tell(commands.CutIds(cut, block, checkpoint))
 
     def drop(self, ids: Sequence[PayloadId]) -> None:
-        self._tell(commands.Drop(ids))
+        self._tell(commands.Drop(tuple(ids)))
 
     def tidy(self, *, wholly: bool) -> None:
         self._tell(commands.Tidy(wholly))

@@ -1,4 +1,5 @@
-"""The fingerprint of a model: SHA-256 over its JSON files, Jinja templates and weights. Any thread.
+"""The fingerprint of a model, SHA-256 over its JSON files, Jinja templates and weights, and that of
+the system which computes it. Any thread.
 
 Blocks on disk need one of all weight bytes. A file's digest is noted, and holds while its size,
 times, inode and samples stay. Samples are enough for blocks in memory.

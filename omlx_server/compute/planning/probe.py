@@ -1,5 +1,5 @@
 """Probes: short forwards on caches of zeros that measure memory or time, through `Prefiller` and
-`LiveBatch`. Mlx thread, at load."""
+`LiveBatch`; and what caches hold. Mlx thread, at load."""
 
 import time
 from collections.abc import Callable
@@ -90,16 +90,16 @@ class ForwardProbe:
         if not decode.grows:
             return self._steady(decode)
         batch = self._full(decode.rows, decode.context)
-        return self.measured(lambda: batch.decode())
+        return self.measured(batch.decode)
 
     def _steady(self, decode: Decode) -> Peak:
         """The larger of two decodes: the last scores may be alive or gone when the logits are
         computed."""
         batch = self.batch(decode.rows, decode.context)
-        peak = self.measured(lambda: batch.decode())
+        peak = self.measured(batch.decode)
         if grows(decode.context, 1):
             return peak
-        again = self.measured(lambda: batch.decode())
+        again = self.measured(batch.decode)
         return max(peak, again, key=lambda one: one.transient)
 
     def layers(self, decode: Decode) -> Peak:
@@ -117,9 +117,8 @@ class ForwardProbe:
 
     def measured(self, run: Callable[[], object]) -> Peak:
         run_peak, own = measured(run), self._own_bytes
-        peak = run_peak.peak
-        if self._ranks.are_several:  # plan for the rank that takes the most
-            peak = max(run_peak.before, run_peak.after) + self._ranks.most(run_peak.transient)
+        # Plan for the rank that takes the most.
+        peak = max(run_peak.before, run_peak.after) + self._ranks.most(run_peak.transient)
         return Peak(run_peak.before - own, run_peak.after - own, peak - own)
 
     def batch(self, rows: int, context: int) -> LiveBatch:

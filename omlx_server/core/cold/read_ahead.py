@@ -16,6 +16,9 @@ from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.cold.recall import Rates, Recall, RecallPrompt, candidates, recall
 from omlx_server.core.request import Miss
 
+# Reads per prompt, at most: others may evict what was read while it waits for the rest.
+_MOST_ASKED = 8
+
 
 @dataclass(frozen=True, slots=True)
 class StoreQuery:
@@ -114,10 +117,6 @@ class ColdWaits:
 def comes_early(record: Record, handle: PrefixHandle) -> bool:
     others = handle.reading - {record.key}
     return bool(others) if record.part is RecordKind.CHECKPOINT else record.parent in others
-
-
-# Reads per prompt, at most: others may evict what was read while it waits for the rest.
-_MOST_ASKED = 8
 
 
 class ReadAhead:

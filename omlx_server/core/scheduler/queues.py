@@ -14,10 +14,13 @@ from omlx_server.core.request import Request, RequestId
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence, TokenSource
 from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId
 
+AHEAD = 32
+"""The number of tokens per row for which memory is checked in advance."""
+
 
 class CutSources:
     """The sources of planned cuts, until their steps are done: a step is done before the second
-    one after it is planned. Those of cuts that never come stay until then too."""
+    one with cuts after it is planned."""
 
     def __init__(self) -> None:
         self._steps = deque[dict[int, TokenSource]]([{}], maxlen=3)
@@ -294,10 +297,6 @@ def exhausted(rows: Iterable[Sequence]) -> list[Sequence]:
 
 def _most_rows(most: int, clients: int) -> int:
     return most + min(most // 2, clients - 1)
-
-
-AHEAD = 32
-"""The number of tokens per row for which memory is checked in advance."""
 
 
 class Steadiness:

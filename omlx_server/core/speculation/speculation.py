@@ -7,6 +7,11 @@ from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.depth import Bet, Offer, StepCosts, best_depth
 from omlx_server.core.speculation.methods import DraftCounts, Method
 
+# The chance of an untried drafter: only drafts show what they are worth.
+_BELIEVED = 0.8
+# The weight of other rows for a new one, in tokens.
+_KNOWN = 12
+# The part of a plain step that each step pays in.
 _SHARE = 0.01
 # Plain steps: the first balance, and the highest. A loss below -_FIRST is forgiven.
 _FIRST = 1.5
@@ -37,12 +42,6 @@ class DraftBalance:
     def _pay(self, steps: float) -> None:
         least = min(self._balance, -_FIRST)
         self._balance = max(least, min(_MOST, self._balance + steps))
-
-
-# The chance of an untried drafter: only drafts show what they are worth.
-_BELIEVED = 0.8
-# The weight of other rows for a new one, in tokens.
-_KNOWN = 12
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Runs the checks of the self-test in order."""
+"""Runs the checks of the self-test in order, and makes the report to share."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence

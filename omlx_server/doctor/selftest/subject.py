@@ -1,4 +1,5 @@
-"""The model under test, loaded as `serve` would load it, but with a temporary cold tier."""
+"""The model under test, loaded as `serve` would load it, but with a temporary cold tier, and
+prompts for it: sentences of random words. No two prompts begin alike by chance."""
 
 import random
 import shutil

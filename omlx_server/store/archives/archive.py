@@ -37,6 +37,10 @@ _MANIFEST = "manifest.json"
 _MAX_MANIFEST_BYTES = 4 << 20  # for about 50,000 blocks
 _MAX_BLOCK_BYTES = 1 << 30
 
+_Number = Annotated[int, Meta(ge=0, le=1 << 48)]
+_Bytes = Annotated[int, Meta(ge=0, le=_MAX_BLOCK_BYTES)]
+_Key = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
 _ANY_FRONT = b'{\n "format": "omlx archive '
 _FRONT = _ANY_FRONT + f'{ARCHIVE_VERSION}",\n "digest": "'.encode()
 _DIGEST = slice(len(_FRONT), len(_FRONT) + 64)
@@ -158,11 +162,6 @@ class Rerooting:
         if record.part is RecordKind.BLOCK:
             self._new_keys[record.key] = moved.key
         return moved
-
-
-_Number = Annotated[int, Meta(ge=0, le=1 << 48)]
-_Bytes = Annotated[int, Meta(ge=0, le=_MAX_BLOCK_BYTES)]
-_Key = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class _Fields(msgspec.Struct):

@@ -31,7 +31,8 @@ class BadArchive(Exception):
 
 
 def size_of_tar(sizes: Sequence[int]) -> int:
-    return _members_bytes(sizes) + len(end_of_tar(sizes))
+    nbytes = _members_bytes(sizes)
+    return nbytes + _end_bytes(nbytes)
 
 
 def tar_member(name: str, parts: Sequence[Buffer]) -> list[Buffer]:

@@ -44,7 +44,7 @@ class Walker:
     """The process of one grammar. Any thread may ask; one is served at a time."""
 
     def __init__(self, prover: Prover, size: int, eos_ids: frozenset[int]) -> None:
-        self.prover = prover
+        self._prover = prover
         self._lock = Lock()
         self._numbers = count(1)
         self._open: set[int] = set()
@@ -56,7 +56,7 @@ class Walker:
 
     @property
     def alive(self) -> bool:
-        return not self._died and self.prover.alive
+        return not self._died and self._prover.alive
 
     def retire(self) -> bool:
         """Mark the process as dead if no answer needs it. Return whether it can be closed."""
@@ -86,13 +86,13 @@ class Walker:
     def close(self) -> None:
         with self._lock:
             self._died = True
-        self.prover.close()
+        self._prover.close()
 
     def _ask(self, number: int, tokens: Sequence[int]) -> View | None:
         gone, self._gone = self._gone, []
         seconds = SECONDS + len(tokens) * SECONDS_PER_TOKEN
         job = {"state": number, "take": tokens, "forget": gone, "seconds": seconds}
-        state = self.prover.ask(job, PATIENCE + seconds)
+        state = self._prover.ask(job, PATIENCE + seconds)
         return None if state is None else View(mask=state[1], **state[0])
 
     def _over(self, tokens: int) -> View:

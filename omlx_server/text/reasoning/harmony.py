@@ -55,7 +55,7 @@ class HarmonySplitter(AddressedParser):
         elif self._read == self._calling:  # what ended the answer was the end of the call
             self._arguments(self._calling("{}"))
         elif self._call is not None:
-            self._end_call(cut=True)
+            self._end_call()
         else:
             self._parts.append(Text(held))
 

@@ -142,7 +142,7 @@ class _Quoted:
             raise ValueError("too deep")
         first = self._peek()
         if self._text.startswith(self._quote, self._at):
-            return dumped(whole(self._string()))
+            return dumped(self._string())
         if first == "{":
             return self._object(depth + 1)
         if first == "[":
@@ -151,7 +151,7 @@ class _Quoted:
         if not text:
             raise ValueError("no value")
         value = literal(text)
-        return dumped(whole(text) if isinstance(value, Crash) else value)
+        return dumped(text if isinstance(value, Crash) else value)
 
     def _list(self, depth: int) -> str:
         self._expect("[")

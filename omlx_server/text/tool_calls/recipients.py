@@ -30,7 +30,7 @@ class RecipientParser(AddressedParser):
 
     def _end(self, held: str, cut: bool) -> None:
         if self._call is not None:
-            self._end_call(cut=cut)
+            self._end_call()
         else:
             self._parts.append(Text(self._mark + held))
 

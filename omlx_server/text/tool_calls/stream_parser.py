@@ -66,9 +66,9 @@ class AddressedParser(StreamParser):
         self._call = NamedCall(self._numbering, name)
         self._read = self._arguments
 
-    def _end_call(self, *, cut: bool = False) -> None:
+    def _end_call(self) -> None:
         if self._call is not None:
-            self._parts += self._call.end(cut)
+            self._parts += self._call.end(cut=False)
         self._call, self._read = None, self._behind_call
 
     def _arguments(self, text: str) -> str:

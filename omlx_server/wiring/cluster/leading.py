@@ -10,8 +10,8 @@ from typing import TypeVar
 from omlx_server.compute.cluster.loading import loading_part, room_of_all
 from omlx_server.compute.cluster.ranks import ConnectedRanks, form
 from omlx_server.compute.hardware import device
+from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.quantise import make_scheme
 from omlx_server.core.cluster.handshake import Alive, Welcome
 from omlx_server.core.cluster.state import RankState, RankStatus
 from omlx_server.core.work import Work
@@ -59,6 +59,7 @@ class LeadingCluster:
         located: Located,
         known_as: str,
         settings: Settings,
+        scheme: Scheme | None,
         limit: Callable[[], int],
         wake: Callable[[], None],
     ) -> Work[tuple[LoadedModel, int]]:
@@ -66,8 +67,6 @@ class LeadingCluster:
         every rank has of its `limit`. `wake` is called when a rank has answered."""
         ranks = yield from self.joining(located, known_as, settings)
         ranks.followers.wake = wake
-        kv = settings.kv_cache_of(located.names)
-        scheme = make_scheme(kv.scheme, kv.bits, kv.group_size)
         loaded = yield from loading_part(located.path, ranks, known_as, scheme)
         room = room_of_all(loaded, ranks, limit() - loaded.weight_bytes)
         return replace(loaded, why_no_vision=_NO_IMAGES), room

@@ -10,6 +10,7 @@ import httpx
 
 from omlx_server.api.app import create_app
 from omlx_server.engine.client.model_client import GeneratorClient
+from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.settings.sections import (
@@ -30,10 +31,16 @@ NOWHERE = Path("/nowhere")
 class Inside:
     """`http` talks to the app, in which the models of the start are being loaded."""
 
-    def __init__(self, http: httpx.AsyncClient, opened: Opened, known: KnownModels) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        opened: Opened,
+        known: KnownModels,
+        account: MemoryAccount,
+    ) -> None:
         self.http = http
         self.models = opened.models
-        self.account = opened.instances.account
+        self.account = account
         self.starting = asyncio.create_task(begin(opened.models, known))
 
     async def ready(self) -> None:
@@ -65,7 +72,8 @@ async def inside(
     failures: list[str] = []
     known = KnownModels(settings, chat, found)
     async with AsyncExitStack() as stack:
-        opened = await open_models(InstanceFactory(settings), known, failures.append, stack)
+        instances = InstanceFactory(settings)
+        opened = await open_models(instances, known, failures.append, stack)
         models = opened.models
         if patience is not None:
             models.pool.patience = patience
@@ -73,7 +81,7 @@ async def inside(
             create_app(make_context(models, settings)), raise_app_exceptions=False
         )
         http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
-        yield Inside(await stack.enter_async_context(http), opened, known)
+        yield Inside(await stack.enter_async_context(http), opened, known, instances.account)
     assert not failures
 
 

@@ -28,7 +28,7 @@ from tests.compute.vision.prompts import FAMILIES, Told, load_with_vision, pictu
 from tests.tiny_models import load_tiny
 
 ANY_GRID = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
-HELD_OUT: tuple[Grid, ...] = ((1, 36, 36), (1, 16, 88))
+HELD_OUT: tuple[Grid, ...] = ((1, 36, 36), (1, 16, 88), (1, 44, 44), (1, 60, 36))
 
 
 CHUNK = 256

@@ -1,6 +1,7 @@
-"""Turns a request's items into their stored form, which the output has too.
+"""Turns a request's items into their stored form, which the output has too, and makes ids.
 
-Stored items have an id and, but for compactions, a status; contents are lists of parts.
+Stored items have an id and, but for compactions, a status; contents are lists of parts. Ids of
+items repeat the random part of their response's id.
 """
 
 import re
@@ -14,6 +15,8 @@ from omlx_server.images.source import url_of_input_image
 
 _RESPONSE = re.compile(r"resp_[0-9a-f]{32}")
 _ITEM = re.compile(r"[a-z]{1,8}_([0-9a-f]{32})[0-9a-f]{4}")
+
+Find = Callable[[str], answers.InputItem]
 
 
 def new_response_id() -> str:
@@ -39,9 +42,6 @@ class ItemIds:
     def next(self, prefix: str) -> str:
         self._count += 1
         return f"{prefix}_{self._stem}{self._count:04x}"
-
-
-Find = Callable[[str], answers.InputItem]
 
 
 def stored_form(

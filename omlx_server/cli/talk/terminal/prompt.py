@@ -27,7 +27,7 @@ _INPUT_FLAGS, _LOCAL_FLAGS = 0, 3  # of what tcgetattr returns
 
 
 def history_file() -> Path:
-    """Make the file and its directory. Raises OmlxError."""
+    """Make the private file of what was typed in `chat`, and its directory. Raises OmlxError."""
     path = own_place("~/.local/state/omlx_server/chat_history")
     with system_errors_as(OmlxError, f"no history is kept: {path}"):
         path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
