@@ -21,6 +21,11 @@ def sweep(*axes: Iterable[Any]) -> list[Any]:
     return cases
 
 
+def daily(values: Iterable[Any], chosen: Iterable[Any]) -> list[Any]:
+    """Parameters: all values. All but the chosen ones are wide."""
+    return [value if value in set(chosen) else wide([value])[0] for value in values]
+
+
 def wide(cases: Iterable[Any]) -> list[Any]:
     """Parameters that are wide, all of them."""
     return [pytest.param(*_values(case), marks=pytest.mark.wide) for case in cases]

@@ -31,6 +31,7 @@ from tests.compute.warm_runs import (
     PROMPT,
     check_prefixes,
     cold_run,
+    every_kind,
     restored,
     story,
     tell,
@@ -73,7 +74,7 @@ def test_every_prefix_goes_on_as_if_cold(architecture: str) -> None:
         assert any(run.extent[1] > SIZE for run in drive.runner.runs._runs)
 
 
-@pytest.mark.parametrize("architecture", REFERRING)
+@every_kind(REFERRING)
 def test_evictions_in_any_order_change_no_answer(architecture: str) -> None:
     told, rng = story(architecture, PROMPT), random.Random(2)
     drive = driven(architecture)

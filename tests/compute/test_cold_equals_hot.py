@@ -22,6 +22,7 @@ from tests.compute.warm_runs import (
     PROMPT,
     RINGS,
     check_prefixes,
+    every_kind,
     story,
     tell,
     tokens,
@@ -67,7 +68,7 @@ def test_every_prefix_goes_on_after_a_restart_as_in_memory(
                 assert check_joins(again, hot, joins(again)) >= 2
 
 
-@pytest.mark.parametrize("architecture", CONFIGS)
+@every_kind(CONFIGS)
 def test_a_repeated_prompt_computes_nothing_after_a_restart(
     architecture: str, tmp_path: Path
 ) -> None:
@@ -135,7 +136,7 @@ def test_a_tenant_finds_nothing_of_another(architecture: str, tmp_path: Path) ->
 # -- evicted and back, in one process ----------------------------------------------------
 
 
-@pytest.mark.parametrize("architecture", CONFIGS)
+@every_kind(CONFIGS)
 def test_what_was_evicted_comes_back_beside_strangers(architecture: str, tmp_path: Path) -> None:
     told = story(architecture, PROMPT)
     rng = random.Random(4)

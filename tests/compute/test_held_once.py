@@ -14,11 +14,14 @@ from tests.compute.held import active
 from tests.compute.kv.every_scheme import every_kind
 from tests.compute.kv.models import quantised
 from tests.compute.warm_runs import tiny, tokens
+from tests.sweeps import wide
 
 pytestmark = pytest.mark.usefixtures("either_order")
 
-ARCHITECTURES = ("llama", "qwen3", "gemma3_text", "gpt_oss", "qwen3_next", "deepseek_v3", "lfm2")
-every_architecture = pytest.mark.parametrize("architecture", ARCHITECTURES)
+DAILY = ("llama", "gemma3_text", "qwen3_next", "deepseek_v3")
+every_architecture = pytest.mark.parametrize(
+    "architecture", [*DAILY, *wide(["qwen3", "gpt_oss", "lfm2"])]
+)
 PROMPT, ROWS = 3000, 6
 LIMITS = SchedulerLimits(max_batch_size=8, prefill_chunk_tokens=512, max_batched_tokens=2048)
 FEW_CHECKPOINTS = HotBudget(1 << 40, 1 << 40, lattice_start=4096)

@@ -23,6 +23,7 @@ from tests.compute.drive import Drive, sampling
 from tests.compute.oracle import is_greedy
 from tests.compute.referring import SIZE, Referring, check_books
 from tests.compute.warm_runs import LIMITS, tiny, tokens
+from tests.sweeps import sweep
 
 pytestmark = pytest.mark.usefixtures("either_order")
 
@@ -100,8 +101,7 @@ def test_a_member_of_a_group_that_fails_keeps_what_it_had_read_before() -> None:
     check_books(drive)
 
 
-@pytest.mark.parametrize("own", [9, 40, 400])
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("steps", "own"), sweep([1, 3], [9, 40, 400]))
 def test_a_prompt_that_fails_ends_nobody_who_refers_to_it(steps: int, own: int) -> None:
     """Another prompt refers to what it had computed, and is a row by then, or still being read."""
     drive, prompt = driven(), whole("shared", 32 * steps)
@@ -121,9 +121,7 @@ def test_a_prompt_that_fails_ends_nobody_who_refers_to_it(steps: int, own: int) 
 UNBROKEN = sampling(40, logit_bias=((BROKEN, -100.0),))
 
 
-@pytest.mark.parametrize("speculation", ["draft", "off"])
-@pytest.mark.parametrize("own", [9, 40])
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(("steps", "own", "speculation"), sweep([1, 3], [9, 40], ["draft", "off"]))
 def test_so_it_does_where_a_draft_model_is_behind(steps: int, own: int, speculation: Mode) -> None:
     """Beside the one that refers to it another row was there before, and one comes with it."""
     drive, prompt = driven(pair=True), whole("shared", 32 * steps)

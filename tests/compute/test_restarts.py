@@ -9,7 +9,7 @@ from omlx_server.core.request import Miss
 from tests.compute.cold_cache import instance
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.held import active
-from tests.compute.warm_runs import tokens
+from tests.compute.warm_runs import every_kind, tokens
 from tests.tiny_models import CONFIGS
 
 NOTHING = HotBudget(nbytes=0, checkpoint_bytes=0, lattice_start=32)
@@ -28,7 +28,7 @@ def converse(drive: Drive) -> list[int]:
     return told
 
 
-@pytest.mark.parametrize("architecture", CONFIGS)
+@every_kind(CONFIGS)
 def test_all_that_was_cached_is_cached_after_a_restart(architecture: str, tmp_path: Path) -> None:
     with instance(tmp_path, architecture, write_through=True) as drive:
         told = converse(drive)
@@ -74,7 +74,7 @@ def test_what_there_is_no_room_for_is_told_so(tmp_path: Path) -> None:
         assert 0 < admitted.cached < len(told) // 2 and admitted.miss is Miss.NO_ROOM
 
 
-@pytest.mark.parametrize("architecture", CONFIGS)
+@every_kind(CONFIGS)
 def test_what_comes_back_takes_the_memory_that_the_account_says(
     architecture: str, tmp_path: Path
 ) -> None:

@@ -43,6 +43,7 @@ from tests.compute.warm_runs import (
     RINGS,
     check_prefixes,
     cold_run,
+    every_kind,
     restored,
     story,
     tell,
@@ -85,7 +86,7 @@ def test_every_prefix_goes_on_as_if_cold(
         assert all(cached[length] == length - 1 for length in lengths)
 
 
-@pytest.mark.parametrize("architecture", CONFIGS)
+@every_kind(CONFIGS)
 def test_evictions_in_any_order_change_no_answer(architecture: str) -> None:
     told = story(architecture, PROMPT)
     drive = Drive(tiny(architecture), LIMITS, 8)
@@ -104,7 +105,7 @@ def test_evictions_in_any_order_change_no_answer(architecture: str) -> None:
         assert drive.instance.cache.index.nbytes <= room
 
 
-@pytest.mark.parametrize("architecture", CONFIGS)
+@every_kind(CONFIGS)
 def test_prompts_that_part_from_a_stored_one_are_answered_right(architecture: str) -> None:
     told = story(architecture, PROMPT)
     drive = Drive(tiny(architecture), LIMITS, 16)
@@ -307,7 +308,7 @@ def check_answers(drive: Drive, prompts: dict[str, list[int]]) -> None:
         assert len(answer) == 6 and is_greedy(drive.loaded.model, prompt, answer), name
 
 
-@pytest.mark.parametrize("architecture", CONFIGS)
+@every_kind(CONFIGS)
 def test_requests_that_arrive_together_compute_their_prefix_once(architecture: str) -> None:
     drive = Drive(tiny(architecture), LIMITS, 16)
     prompts = together(drive)
@@ -316,8 +317,7 @@ def test_requests_that_arrive_together_compute_their_prefix_once(architecture: s
     assert drive.computed.total() < 1.2 * distinct(prompts)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3, 4])
-@pytest.mark.parametrize("architecture", ONE_OF_EACH_KIND)
+@pytest.mark.parametrize(("architecture", "steps"), sweep(ONE_OF_EACH_KIND, [1, 2, 3, 4]))
 def test_waiters_go_on_when_the_owner_is_cancelled(architecture: str, steps: int) -> None:
     drive = Drive(tiny(architecture), LIMITS, 16)
     prompts = together(drive, 4)
@@ -379,8 +379,7 @@ def test_every_choice_of_a_request_can_be_continued(architecture: str) -> None:
         assert is_greedy(tiny(architecture).model, longer, got)
 
 
-@pytest.mark.parametrize("steps", [2, 4, 12, 21])
-@pytest.mark.parametrize("architecture", ONE_OF_EACH_KIND)
+@pytest.mark.parametrize(("architecture", "steps"), sweep(ONE_OF_EACH_KIND, [2, 4, 12, 21]))
 def test_an_aborted_request_leaves_what_it_computed(architecture: str, steps: int) -> None:
     """Cancelled in its prefill, and in its answer."""
     drive = Drive(tiny(architecture), LIMITS, 16, replace(ROOMY, lattice_start=16))

@@ -7,6 +7,7 @@ from functools import cache
 
 import mlx.core as mx
 import mlx.nn as nn
+import pytest
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
@@ -16,6 +17,7 @@ from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.compute.drive import Drive, sampling
 from tests.compute.oracle import greedy, is_greedy
+from tests.sweeps import daily
 from tests.tiny_models import VOCAB, load_tiny
 
 PROMPT = 37
@@ -34,6 +36,11 @@ HYBRIDS = (
 )
 RINGS = ("llama_sliding", "gemma3_text", "gemma3n", "gemma4_text", "gpt_oss", "llama4")
 ONE_OF_EACH_KIND = ("llama", "gemma3_text", "qwen3_next", "falcon_h1", "llama4")
+
+
+def every_kind(architectures: Iterable[str]) -> pytest.MarkDecorator:
+    """Every day one architecture of each kind of cache, with `--wide` all of them."""
+    return pytest.mark.parametrize("architecture", daily(architectures, ONE_OF_EACH_KIND))
 
 
 @cache

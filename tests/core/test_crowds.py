@@ -10,8 +10,8 @@ from omlx_server.core.scheduler.order import PrefillOrder
 from tests.core.crowds import Late, Unfair, drawn, small
 from tests.sweeps import wide
 
-SEEDS = (1, 3, 6, 10)
-MORE_SEEDS = (2, 4, 7, 8)
+SEEDS = (3, 10)
+MORE_SEEDS = (1, 2, 4, 6, 7, 8)
 SECONDS = 65.0
 
 
@@ -22,12 +22,12 @@ def test_nobody_waits_longer_than_told_or_has_less_than_half_of_its_share(seed: 
     assert crowd.waits
 
 
-@pytest.mark.parametrize("first", [0, *wide([45])])
+@pytest.mark.parametrize("first", [0, *wide([20, 40, 60])])
 def test_nobody_starves_in_small_crowds(first: int) -> None:
     # An urgent prompt waited for another's row, one under way made way too near to its time, and
     # one waited for the chunks of others in its step.
     hard = 3806, 30769, 104141
-    for seed in (*range(first, first + 45), *hard):
+    for seed in (*range(first, first + 20), *hard):
         small(seed).live()
 
 
