@@ -35,7 +35,7 @@ from omlx_server.api.responses import routes as responses
 from omlx_server.api.web import routes as web
 from omlx_server.core.clients import CLIENT
 
-_PARTS = (
+_ROUTE_MODULES = (
     health,
     metrics,
     description,
@@ -49,13 +49,12 @@ _PARTS = (
     tokenize,
     cache,
 )
-_OLLAMA_PARTS = (ollama, ollama_models)
-_ADMIN_PARTS = (admin_models, admin_activity, admin_cache, admin_settings, admin_fetch)
+_OLLAMA_MODULES = (ollama, ollama_models)
+_ADMIN_MODULES = (admin_models, admin_activity, admin_cache, admin_settings, admin_fetch)
 
 
 class App(FastAPI):
-    """The application, with its own OpenAPI document: FastAPI does not see bodies and answers made
-    by hand."""
+    """The application, with its own OpenAPI document: FastAPI can't see our bodies and answers."""
 
     def change(self, context: ApiContext) -> None:
         """Use `context` from the next request on; the routes stay the same."""
@@ -74,8 +73,8 @@ class App(FastAPI):
         """Put `Exchanges` around Starlette's stack, so that a 500 is counted too."""
         context = self.state.context
         stack, count = super().build_middleware_stack(), context.metrics.answered
-        recent = context.activity.recent
-        return Exchanges(stack, context.tracer, _routes(context), count, recent)
+        log = context.activity.recent
+        return Exchanges(stack, context.tracer, _routes(context), count, log)
 
 
 class Entrance:
@@ -88,7 +87,7 @@ class Entrance:
         context = scope[CONTEXT] = scope["app"].state.context
         client = client_of(Request(scope))
         CLIENT.set(client)
-        scope[BODY] = lambda: context.traffic.bodies.of(client)
+        scope[BODY] = lambda: context.traffic.bodies.begin(client)
         guarded: ASGIApp = AccessGuard(self._app, context)
         if context.cors_origins:
             # CORS goes before the guard: a browser sends its preflight without an API key.
@@ -106,14 +105,14 @@ class Entrance:
 
 def _as_get(scope: Scope, send: Send) -> tuple[Scope, Send]:
     """Answer a HEAD request as a GET of which only the head is sent."""
-    is_done = False
+    is_complete = False
 
     async def send_head(message: Message) -> None:
-        nonlocal is_done
+        nonlocal is_complete
         if message["type"] == "http.response.start":
             await send(message)
-        elif not is_done:
-            is_done = True
+        elif not is_complete:
+            is_complete = True
             await send({"type": "http.response.body"})
 
     return {**scope, "method": "GET"}, send_head
@@ -128,23 +127,23 @@ def create_app(context: ApiContext) -> App:
     app.state.context = context
     app.add_middleware(Entrance)
     errors.install(app, _routes(context))
-    for part in _parts(context):
-        app.include_router(part.router)
+    for module in _route_modules(context):
+        app.include_router(module.router)
     return app
 
 
-def _parts(context: ApiContext) -> Iterator[ModuleType]:
-    yield from (part for part in _PARTS if part is not metrics or context.shows_metrics)
+def _route_modules(context: ApiContext) -> Iterator[ModuleType]:
+    yield from (m for m in _ROUTE_MODULES if m is not metrics or context.shows_metrics)
     if context.web is not None:
         yield web
     if context.speaks_ollama:
-        yield from _OLLAMA_PARTS
+        yield from _OLLAMA_MODULES
     if context.admin.enabled:
-        yield from _ADMIN_PARTS
+        yield from _ADMIN_MODULES
         if context.speaks_ollama:
             yield ollama_pull
 
 
 def _routes(context: ApiContext) -> tuple[APIRoute, ...]:
-    routes = (route for part in _parts(context) for route in part.router.routes)
+    routes = (route for module in _route_modules(context) for route in module.router.routes)
     return tuple(route for route in routes if isinstance(route, APIRoute))

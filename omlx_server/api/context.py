@@ -31,15 +31,13 @@ M = TypeVar("M", bound=BaseModel)
 CONTEXT = "omlx.context"
 """The key of a request's ASGI scope under which its ApiContext is kept."""
 
-
 # The threads that decode images, at most one bitmap each.
 _image_threads = partial(WorkerThreads, "images", 2, patience=60.0, niceness=10)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigState:
-    """Why the config can't be used (`problem`; earlier settings stay), and keys that wait for a
-    restart."""
+    """Why the config can't be used, if it can't, and keys that wait for a restart."""
 
     problem: str = ""
     needs_restart: tuple[str, ...] = ()

@@ -22,28 +22,29 @@ def label_of(model: str) -> str:
 def gauges(
     name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]
 ) -> Metric:
-    return _labelled(GaugeMetricFamily(name, text, labels=labels), values)
+    return _add_values(GaugeMetricFamily(name, text, labels=labels), values)
 
 
 def counters(
     name: str, text: str, labels: tuple[str, ...], values: Mapping[_Labels, float]
 ) -> Metric:
     """Return one counter for each set of labels, with the suffix `_total`."""
-    return _labelled(CounterMetricFamily(name, text, labels=labels), values)
+    return _add_values(CounterMetricFamily(name, text, labels=labels), values)
 
 
 def sums(pairs: Iterable[tuple[str, int]]) -> dict[tuple[str, ...], int]:
-    found: dict[tuple[str, ...], int] = {}
+    """Return the sum of the counts of each label."""
+    counts: dict[tuple[str, ...], int] = {}
     for label, count in pairs:
-        found[(label,)] = found.get((label,), 0) + count
-    return found
+        counts[(label,)] = counts.get((label,), 0) + count
+    return counts
 
 
 def by_model(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
     return {(label_of(model),): value for model, value in values.items()}
 
 
-def _labelled(
+def _add_values(
     family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[_Labels, float]
 ) -> Metric:
     for labels, value in values.items():

@@ -6,8 +6,8 @@ from typing_extensions import TypedDict
 
 
 class RankHealth(TypedDict):
-    """A process of the cluster. Bytes of arrays and `done`, the messages of rank 0 it has worked
-    off, are of its last sign of life; null before."""
+    """A process of the cluster. Its bytes of arrays, and `done`, how many of rank 0's messages it
+    has handled, are of its last sign of life; null before."""
 
     rank: int
     host: str

@@ -1,5 +1,4 @@
-"""Threads for work before the engine has a request. Clients take turns, by the seconds that theirs
-took. Runs on the asyncio thread."""
+"""Threads for work before the engine has a request, in which clients take turns. asyncio thread."""
 
 import asyncio
 import math
@@ -23,8 +22,7 @@ IsAbandoned = Callable[[], bool]
 
 
 class RunInThread(Protocol):
-    """Runs `work` in a thread. If the caller is cancelled, the work is notified and awaited, as it
-    holds memory."""
+    """Runs `work` in a thread. A cancelled caller waits for it to end, as it holds memory."""
 
     async def __call__(self, work: Callable[[IsAbandoned], T]) -> T: ...
 
@@ -36,8 +34,10 @@ Unavailable if that takes too long."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Turn:
+    """A turn that waits until it is `begun`, or runs."""
+
     owner: Owner
-    came: "asyncio.Future[None]"
+    begun: "asyncio.Future[None]"
 
 
 class WorkerThreads:
@@ -57,7 +57,7 @@ class WorkerThreads:
         self._pool = ThreadPoolExecutor(
             threads, thread_name_prefix=name, initializer=be_polite, initargs=(niceness,)
         )
-        self._threads, self._each = threads, each or threads
+        self._most, self._most_of_client = threads, each or threads
         self._patience = patience
         self._waiting: list[_Turn] = []
         self._running: list[_Turn] = []
@@ -69,25 +69,27 @@ class WorkerThreads:
 
     @asynccontextmanager
     async def turn(self, owner: Owner) -> AsyncIterator[RunInThread]:
-        turn, begun = _Turn(owner, asyncio.get_running_loop().create_future()), math.inf
+        """Wait for a thread, which is the caller's within this context."""
+        turn = _Turn(owner, asyncio.get_running_loop().create_future())
+        began_at = math.inf
         self._waiting.append(turn)
         self._begin_next()
         try:
-            await self._come(turn)
-            begun = time.monotonic()
+            await self._wait_for(turn)
+            began_at = time.monotonic()
             yield self._run
         finally:
             if turn in self._waiting:
                 self._waiting.remove(turn)
             else:
                 self._running.remove(turn)
-                self._times.charge(owner, max(0.0, time.monotonic() - begun))
+                self._times.charge(owner, max(0.0, time.monotonic() - began_at))
                 self._begin_next()
 
-    async def _come(self, turn: _Turn) -> None:
+    async def _wait_for(self, turn: _Turn) -> None:
         try:
             async with asyncio.timeout(self._patience if self._patience < math.inf else None):
-                await turn.came
+                await turn.begun
         except TimeoutError:
             raise Unavailable(
                 f"the server has more {self._name} to prepare than it can within "
@@ -108,14 +110,15 @@ class WorkerThreads:
             raise
 
     def _begin_next(self) -> None:
-        while len(self._running) < self._threads:
-            waiting = [turn for turn in self._waiting if not turn.came.done()]
+        while len(self._running) < self._most:
+            waiting = [turn for turn in self._waiting if not turn.begun.done()]
             self._times.settle({turn.owner for turn in (*waiting, *self._running)})
-            clients = Counter(turn.owner[:1] for turn in self._running)
-            ready = [turn for turn in waiting if clients[turn.owner[:1]] < self._each]
+            # The first of an owner's names is the client.
+            running_of = Counter(turn.owner[:1] for turn in self._running)
+            ready = [t for t in waiting if running_of[t.owner[:1]] < self._most_of_client]
             if not ready:
                 return
             turn = min(ready, key=lambda turn: self._times.rank(turn.owner))
             self._waiting.remove(turn)
             self._running.append(turn)
-            turn.came.set_result(None)
+            turn.begun.set_result(None)

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from omlx_server.api.http.exchange import name_of
+from omlx_server.api.http.exchange import exchange_id_of
 from omlx_server.errors import UsageError
 
 _MOST_BYTES = 10_000_000
@@ -86,7 +86,7 @@ class ForPeople(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         shown = logging.makeLogRecord(record.__dict__)
-        name = name_of(record)
+        name = exchange_id_of(record)
         if name:
             shown.message = f"[{name}] {record.message}"
         if self._coloured:
@@ -106,7 +106,7 @@ class JsonLogFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if name := name_of(record):
+        if name := exchange_id_of(record):
             line["request_id"] = name
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

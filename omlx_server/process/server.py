@@ -18,7 +18,7 @@ from omlx_server.api.activity.activity import Activity
 from omlx_server.api.app import create_app
 from omlx_server.api.connections.server import HttpServer
 from omlx_server.api.context import ApiContext
-from omlx_server.api.http.host import for_others
+from omlx_server.api.http.host import reachable_names
 from omlx_server.api.models.served import ServedModels
 from omlx_server.compute import FAST_BLAS
 from omlx_server.compute.hardware import device
@@ -127,7 +127,7 @@ async def _tell_names(context: ApiContext, url: str, host: str) -> None:
     """Log the URLs for other machines, if any."""
     if context.own_names is None:
         return
-    names, port = for_others(await context.own_names.known(), host), url.rpartition(":")[2]
+    names, port = reachable_names(await context.own_names.look_up(), host), url.rpartition(":")[2]
     urls = [f"http://{name}:{port}/v1" for name in names]
     if urls:
         _log.info("with an API key, other machines reach it at %s", ", ".join(urls))

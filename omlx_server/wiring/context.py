@@ -10,7 +10,7 @@ from omlx_server.api.cluster.report import ClusterMetrics, rank_health
 from omlx_server.api.connections.connections import DEFAULT_DESCRIPTORS, Connections
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import AdminAccess
-from omlx_server.api.http.bodies import Bodies, bound_for
+from omlx_server.api.http.bodies import Bodies, most_body_bytes
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.host import OwnNames, is_loopback
 from omlx_server.api.http.static_files import WebFiles
@@ -39,7 +39,7 @@ def make_context(
 ) -> ApiContext:
     """Return the context of a server whose process may open `descriptors` files."""
     server = settings.server
-    bodies = bound_for(shares_of(settings, cold=False).limit), server.body_timeout_seconds
+    bodies = most_body_bytes(shares_of(settings, cold=False).limit), server.body_timeout_seconds
     traffic = Traffic(Connections(descriptors), Bodies(*bodies), Bodies(0, bodies[1]))
     responses = make_response_store(settings)
     shared = VLLM if "vllm" in settings.metrics.compat else OWN
@@ -86,7 +86,7 @@ def make_admin_access(settings: Settings) -> AdminAccess:
         return AdminAccess(enabled=False)
     if settings.auth.admin == "key":
         return AdminAccess()
-    return AdminAccess(needs_token=True, find=read_admin_token, problem=_make_token(settings))
+    return AdminAccess(needs_token=True, find_token=read_admin_token, problem=_make_token(settings))
 
 
 def _make_token(settings: Settings) -> str:

@@ -70,7 +70,7 @@ def test_what_is_left_is_whole(
     if len(template.encode(messages)) <= limit:
         return
     try:
-        fitted = fitter.fitted(messages)
+        fitted = fitter.fit(messages)
     except ContextTooLong:
         return
     left = fitted.messages

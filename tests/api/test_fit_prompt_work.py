@@ -68,7 +68,7 @@ def test_each_message_is_encoded_once_however_many_there_are(folder: Path, polic
     for turns in (500, 5000):
         messages = conversation(turns)
         tokenizer, fits = fitter(folder, policy)
-        fitted = fits.fitted(messages)
+        fitted = fits.fit(messages)
         assert fitted.dropped > len(messages) - 200 and len(fitted.tokens) <= LIMIT
         assert tokenizer.counted == sum(len(message["content"]) for message in messages)
         work.append(tokenizer.rendered)
@@ -81,6 +81,6 @@ def test_a_message_over_the_limit_costs_no_more_than_the_limit(folder: Path, pol
     messages = conversation(40)
     messages[20] = {"role": "user", "content": "much too long " * 50_000}
     tokenizer, fits = fitter(folder, policy)
-    fitted = fits.fitted(messages)
+    fitted = fits.fit(messages)
     assert messages[20] not in fitted.messages and messages[-1] in fitted.messages
     assert tokenizer.counts([messages[20]["content"]], LIMIT) == [LIMIT + 1]

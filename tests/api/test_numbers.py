@@ -51,7 +51,7 @@ def read(kind: type[StrictModel], text: str) -> StrictModel:
     async def receive() -> Message:
         return {"type": "http.request", "body": text.encode(), "more_body": False}
 
-    scope = {"type": "http", "method": "POST", "headers": [], BODY: lambda: Bodies().of(b"")}
+    scope = {"type": "http", "method": "POST", "headers": [], BODY: lambda: Bodies().begin(b"")}
     request = Request(scope, receive)
     return asyncio.run(json_body.read(request, kind, 2**20))
 

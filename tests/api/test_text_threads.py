@@ -151,9 +151,9 @@ def test_the_size_of_the_body_decides_and_the_exchange_comes_along() -> None:
         threads = TextThreads()
         exchange._CURRENT.set(exchange.Exchange("id"))
         small = await threads.run(lambda: threading.current_thread().name)
-        exchange.current().body = HUGE
+        exchange.current_exchange().body = HUGE
         large = await threads.run(lambda: threading.current_thread().name)
-        assert await threads.run(exchange.current) is exchange.current()
+        assert await threads.run(exchange.current_exchange) is exchange.current_exchange()
         return small, large
 
     small, large = asyncio.run(ask())

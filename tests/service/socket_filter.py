@@ -40,11 +40,11 @@ def allow_only(families: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    from omlx_server.api.http.host import names_here
+    from omlx_server.api.http.host import machine_names
 
     allow_only([int(getattr(socket, name)) for name in sys.argv[1:]])
     try:
         socket.socket(socket.AF_PACKET)
     except OSError as error:
         assert error.errno == 97, error
-    sys.stdout.write(" ".join(names_here()))
+    sys.stdout.write(" ".join(machine_names()))

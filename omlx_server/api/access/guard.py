@@ -10,8 +10,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from omlx_server.api.context import ApiContext
 from omlx_server.api.http.admin_access import TOKEN_HEADER, bearer_of
 from omlx_server.api.http.client_gone import ClientGone
-from omlx_server.api.http.errors import response
-from omlx_server.api.http.exchange import current, left
+from omlx_server.api.http.errors import error_response
+from omlx_server.api.http.exchange import current_exchange, note_client_left
 from omlx_server.api.http.host import came_by_unix_socket, host_of
 from omlx_server.errors import (
     BadRequest,
@@ -24,19 +24,19 @@ from omlx_server.errors import (
 
 _log = logging.getLogger(__name__)
 # Media types of a JSON body, "" for none. JSON to another site needs a CORS preflight of browsers.
-_JSON = ("application/json", "")
-_BODIED = ("POST", "PATCH")
+_JSON_TYPES = ("application/json", "")
+_METHODS_WITH_BODY = ("POST", "PATCH")
 # curl's default, which Ollama's own examples use.
-_FORM = "application/x-www-form-urlencoded"
-_BODIES = {"/v1/cache/import": ("application/x-tar", "application/octet-stream", "")}
+_FORM_TYPE = "application/x-www-form-urlencoded"
+_MEDIA_TYPES_BY_PATH = {"/v1/cache/import": ("application/x-tar", "application/octet-stream", "")}
 _FOREIGN_HOST = (
     "this Host is not allowed: server.allowed_hosts must have the name by which clients call this "
     "server, as in --set server.allowed_hosts=localhost,127.0.0.1,NAME"
 )
 # Headers that may not be repeated: a proxy could use the one and this server the other.
-_ONCE = ("host", "origin", "authorization", "x-api-key", TOKEN_HEADER, "content-type")
+_UNREPEATABLE = ("host", "origin", "authorization", "x-api-key", TOKEN_HEADER, "content-type")
 _OPEN_PATHS = ("/health/live", "/health/ready", "/health", "/")
-_OPEN_BELOW = "/web/"
+_OPEN_PREFIX = "/web/"
 
 
 class AccessGuard:
@@ -53,63 +53,64 @@ class AccessGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            problem = await self._problem(scope, Headers(scope=scope))
+            problem = await self._find_problem(scope, Headers(scope=scope))
             if problem is not None:
-                await response(problem, scope["path"])(scope, receive, send)
+                await error_response(problem, scope["path"])(scope, receive, send)
                 return
         try:
             await self._app(scope, receive, send)
         except ClientGone:
-            left()
+            note_client_left()
             _log.debug("a client left before its answer was complete")
         except asyncio.CancelledError:  # the time for running answers is over; see HttpServer
-            if current().status:
+            if current_exchange().status:
                 raise
             ending = Unavailable("the server is shutting down")
-            await response(ending, scope["path"])(scope, receive, send)
+            await error_response(ending, scope["path"])(scope, receive, send)
 
-    async def _problem(self, scope: Scope, headers: Headers) -> OmlxError | None:
-        if twice := [name for name in _ONCE if len(headers.getlist(name)) > 1]:
-            return BadRequest(f"the header {twice[0]} may be sent once only")
-        if not await self._is_called_rightly(scope, headers):
+    async def _find_problem(self, scope: Scope, headers: Headers) -> OmlxError | None:
+        """Return the error for which a request is refused, if any."""
+        for name in _UNREPEATABLE:
+            if len(headers.getlist(name)) > 1:
+                return BadRequest(f"the header {name} may be sent once only")
+        if not await self._is_host_allowed(scope, headers):
             return Forbidden(_FOREIGN_HOST)
-        if not await self._is_welcome(headers.get("origin", "")):
+        if not await self._is_origin_allowed(headers.get("origin", "")):
             return Forbidden("this Origin is not allowed; see server.cors_origins")
-        is_open = scope["path"] in _OPEN_PATHS or scope["path"].startswith(_OPEN_BELOW)
+        is_open = scope["path"] in _OPEN_PATHS or scope["path"].startswith(_OPEN_PREFIX)
         if not (is_open or is_authorized(self._context, headers)):
             return NotAuthorized("a valid API key is needed: Authorization: Bearer KEY")
-        if scope["method"] in _BODIED:
-            wanted = _media_types(scope["path"], headers)
+        if scope["method"] in _METHODS_WITH_BODY:
+            allowed = _media_types(scope["path"], headers)
             media = headers.get("content-type", "").partition(";")[0].strip().lower()
-            if media not in wanted:
-                return UnsupportedMedia(f"send the body as {wanted[0]}")
+            if media not in allowed:
+                return UnsupportedMedia(f"send the body as {allowed[0]}")
         return None
 
-    async def _is_called_rightly(self, scope: Scope, headers: Headers) -> bool:
+    async def _is_host_allowed(self, scope: Scope, headers: Headers) -> bool:
         """Return whether Host is allowed. DNS can't point to a Unix socket."""
         if not self._hosts or came_by_unix_socket(scope):
             return True
-        return await self._is_known(host_of(headers.get("host", "")))
+        return await self._is_own_host(host_of(headers.get("host", "")))
 
-    async def _is_welcome(self, origin: str) -> bool:
-        """Return whether a page of this origin may send requests. Browsers omit Origin only where
-        another site's page can't send a body or read the answer."""
+    async def _is_origin_allowed(self, origin: str) -> bool:
+        """Return whether a page of this origin may send requests; browsers omit harmless ones."""
         if not origin or not self._hosts or self._origins & {origin.lower(), "*"}:
             return True
-        return await self._is_known(host_of(origin.partition("://")[2]))
+        return await self._is_own_host(host_of(origin.partition("://")[2]))
 
-    async def _is_known(self, host: str) -> bool:
+    async def _is_own_host(self, host: str) -> bool:
         if host in self._hosts:
             return True
         return self._own_names is not None and await self._own_names.has(host)
 
 
 def is_authorized(context: ApiContext, headers: Headers) -> bool:
-    """Return whether a request has a valid key, or needs none. All keys are compared in constant
-    time."""
+    """Return whether a request has a valid key, or needs none."""
     if not context.api_keys:
         return True
     api_key = key_of(headers).encode()
+    # All keys are compared, in constant time.
     matches = [hmac.compare_digest(api_key, key.encode()) for key in context.api_keys]
     return any(matches) or context.admin.admits(headers)
 
@@ -121,8 +122,8 @@ def key_of(headers: Headers) -> str:
 
 
 def _media_types(path: str, headers: Headers) -> tuple[str, ...]:
-    """Return the media types of a body for `path`; Ollama's routes take curl's default unless a web
-    page sends it."""
-    wanted = _BODIES.get(path, _JSON)
+    """Return the media types of a body for `path`."""
+    types = _MEDIA_TYPES_BY_PATH.get(path, _JSON_TYPES)
+    # A web page may not send curl's default: it would need no CORS preflight.
     is_of_page = "origin" in headers or "sec-fetch-site" in headers
-    return (*wanted, _FORM) if path.startswith("/api/") and not is_of_page else wanted
+    return (*types, _FORM_TYPE) if path.startswith("/api/") and not is_of_page else types

@@ -19,7 +19,6 @@ from omlx_server.errors import Forbidden
 
 SALT = Query("cache_salt", str, "As the `cache_salt` of a request: parts prefixes further.")
 
-
 # Prompts that share this many first tokens are one conversation.
 _FIRST_TOKENS = 64
 
@@ -31,8 +30,8 @@ class CacheShared(Forbidden):
 def salt_of(request: Request, cache_salt: str | None) -> bytes:
     """Return the salt of a request's block keys; empty where all share blocks."""
     context = context_of(request)
-    apart = context.per_key_salt and len(context.api_keys) > 1
-    key = key_of(request.headers) if apart else ""
+    are_keys_apart = context.per_key_salt and len(context.api_keys) > 1
+    key = key_of(request.headers) if are_keys_apart else ""
     if not key and cache_salt is None:
         return b""
     message = b"" if cache_salt is None else b"salt:" + cache_salt.encode(errors="replace")
@@ -40,14 +39,14 @@ def salt_of(request: Request, cache_salt: str | None) -> bytes:
 
 
 def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
-    """Return the salt of the blocks that a request may drop; None for all blocks. Where keys share
-    blocks only an admin may drop them; others get CacheShared."""
+    """Return the salt of the blocks that a request may drop, None for all. Raises CacheShared."""
     context = context_of(request)
-    alone, admin = len(context.api_keys) < 2, context.admin
-    gives_orders = admin.enabled and (not admin.needs_token or admin.admits(request.headers))
-    if cache_salt is None and (alone or gives_orders):
+    has_one_tenant, admin = len(context.api_keys) < 2, context.admin
+    is_admin = admin.enabled and (not admin.needs_token or admin.admits(request.headers))
+    may_drop_all = has_one_tenant or is_admin
+    if cache_salt is None and may_drop_all:
         return None
-    if not (context.per_key_salt or alone or gives_orders):
+    if not (context.per_key_salt or may_drop_all):
         raise CacheShared(
             "the keys of this server share what is cached (cache.salt), so only its owner may drop "
             f"it: send {TOKEN_HEADER} with the admin token"
@@ -56,14 +55,14 @@ def salt_to_reset(request: Request, cache_salt: str | None) -> bytes | None:
 
 
 def client_of(request: Request) -> bytes:
-    """Return an identity that a client can't forge: a digest of its API key, or without keys its
-    network."""
+    """Return an identity that can't be forged: a digest of the API key, or the network."""
     if context_of(request).api_keys:
         return hmac.digest(key_of(request.headers).encode(), b"owner", "sha256")
     return network_of(request.client.host if request.client else "")
 
 
-def conversation_of(said: str | None, tokens: Sequence[int]) -> bytes:
+def conversation_of(name: str | None, tokens: Sequence[int]) -> bytes:
     """Return a digest of the conversation's name, or of the prompt's first tokens."""
-    first = ",".join(map(str, tokens[:_FIRST_TOKENS])) if said is None else said
-    return blake2b(first.encode(errors="replace"), digest_size=16).digest()
+    if name is None:
+        name = ",".join(map(str, tokens[:_FIRST_TOKENS]))
+    return blake2b(name.encode(errors="replace"), digest_size=16).digest()

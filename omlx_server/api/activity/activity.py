@@ -12,7 +12,7 @@ from omlx_server.api.activity.answers import (
 from omlx_server.api.activity.history import MemoryHistory, RecentExchanges
 from omlx_server.api.activity.lanes import StandingsAsked, lanes
 from omlx_server.api.activity.live import Broadcast
-from omlx_server.api.http.sse import named
+from omlx_server.api.http.sse import named_events
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
@@ -62,7 +62,7 @@ class Activity:
                 {"model": name, "counters": counters(one.cache)} for name, one in counted.items()
             ],
         }
-        return named(state)
+        return named_events(state)
 
 
 def counters(cache: CacheReport) -> CacheCounters:

@@ -13,9 +13,9 @@ from omlx_server.api.admin.models import ModelName
 from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, Events, Operation, Query
 from omlx_server.api.http.errors import envelope
-from omlx_server.api.http.exchange import current
+from omlx_server.api.http.exchange import current_exchange
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.http.sse import EventStream, named
+from omlx_server.api.http.sse import EventStream, named_events
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.listing import (
     MOST_AT_ONCE,
@@ -78,7 +78,7 @@ async def pull(request: Request) -> Response:
     return EventStream(
         _events(steps),
         context_of(request).keepalive_seconds,
-        on_error=lambda error: named({"type": "error", **envelope(error)}),
+        on_error=lambda error: named_events({"type": "error", **envelope(error)}),
     )
 
 
@@ -93,7 +93,7 @@ async def fetching(request: Request, name: str) -> AsyncGenerator[FetchStep, Non
         raise ModelNotFound(f"There is no model {name[:200]!r}.{near}", param="model")
     # Not the client's own text, which may be an address with a query.
     names = [*resolved["names"], resolved["alias_of"], resolved["name"]]
-    current().about = label_of(next(filter(None, names)))
+    current_exchange().about = label_of(next(filter(None, names)))
     return _steps(fetcher, name, context_of(request).models.catalogue)
 
 
@@ -107,7 +107,7 @@ def _fetcher(request: Request) -> ModelFetcher:
 async def _events(steps: AsyncGenerator[FetchStep, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(steps):
         async for step in steps:
-            yield named(step)
+            yield named_events(step)
 
 
 async def _steps(

@@ -39,7 +39,7 @@ def require_admin(request: Request) -> None:
     access = context_of(request).admin
     if not access.needs_token or access.admits(request.headers):
         return
-    if not access.find():
+    if not access.find_token():
         raise AdminClosed(
             f"this server has no admin token: {access.problem}. Give it one as OMLX_ADMIN_TOKEN, "
             'or set auth.admin = "key" in its config.'

@@ -21,7 +21,7 @@ from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought
 # request, and the cached prefix would end there.
 SIGNATURE = "unsigned"
 # The keep-alive of this API is an event, not a comment; Anthropic calls it ping.
-PING = sse.named({"type": "ping"})
+PING = sse.named_events({"type": "ping"})
 
 
 class MessageEvents:
@@ -32,8 +32,8 @@ class MessageEvents:
         self._model = model
         self._usage = usage
         self._index = -1
-        self._open = ""  # the open block's type
-        self._called = False
+        self._open_type = ""  # the type of the open block, if any
+        self._has_calls = False
 
     def start(self) -> list[answers.MessageEvent]:
         message: answers.AssistantTurn = {
@@ -48,7 +48,7 @@ class MessageEvents:
             "stop_sequence": None,
             # The fields after the counts are in this event only: message_delta has just the counts.
             "usage": {
-                **_counts(self._usage),
+                **_token_counts(self._usage),
                 "cache_creation": {"ephemeral_1h_input_tokens": 0, "ephemeral_5m_input_tokens": 0},
                 "inference_geo": None,
                 "service_tier": "standard",
@@ -62,12 +62,12 @@ class MessageEvents:
                 return []
             case Text(text):
                 block: answers.TextBlock = {"type": "text", "text": "", "citations": None}
-                return self._grown(block, {"type": "text_delta", "text": text})
+                return self._extend_block(block, {"type": "text_delta", "text": text})
             case Thought(text):
                 blank: answers.ThinkingBlock = {"type": "thinking", "thinking": "", "signature": ""}
-                return self._grown(blank, {"type": "thinking_delta", "thinking": text})
+                return self._extend_block(blank, {"type": "thinking_delta", "thinking": text})
             case CallStart():
-                self._called = True
+                self._has_calls = True
                 call: answers.ToolUseBlock = {
                     "type": "tool_use",
                     "id": tool_use_id(part.id),
@@ -75,53 +75,52 @@ class MessageEvents:
                     "caller": {"type": "direct"},
                     "input": {},
                 }
-                return self._begun(call)
+                return self._begin_block(call)
             case Arguments(fragment=fragment):
-                return [self._delta({"type": "input_json_delta", "partial_json": fragment})]
+                return [self._block_delta({"type": "input_json_delta", "partial_json": fragment})]
 
     def end(self, ending: answers.Ending) -> list[answers.MessageEvent]:
         delta: answers.MessageEnd = {
             "container": None,
             "stop_details": None,
-            "stop_reason": ending.reason(called=self._called),
+            "stop_reason": ending.reason(called=self._has_calls),
             "stop_sequence": ending.stopped,
         }
         return [
-            *self._closed(),
-            {"type": "message_delta", "delta": delta, "usage": _counts(self._usage)},
+            *self._close_block(),
+            {"type": "message_delta", "delta": delta, "usage": _token_counts(self._usage)},
             {"type": "message_stop"},
         ]
 
-    def _grown(
+    def _extend_block(
         self, block: answers.TextBlock | answers.ThinkingBlock, delta: answers.ContentDelta
     ) -> list[answers.MessageEvent]:
         """Add `delta` to the open block, or to a new `block` if the open one has another type."""
-        begun = [] if self._open == block["type"] else self._begun(block)
-        return [*begun, self._delta(delta)]
+        events = [] if self._open_type == block["type"] else self._begin_block(block)
+        return [*events, self._block_delta(delta)]
 
-    def _begun(self, block: answers.ContentBlock) -> list[answers.MessageEvent]:
-        closed = self._closed()
+    def _begin_block(self, block: answers.ContentBlock) -> list[answers.MessageEvent]:
+        """Begin a block; the open one ends."""
+        events = self._close_block()
         self._index += 1
-        self._open = block["type"]
-        return [
-            *closed,
-            {"type": "content_block_start", "index": self._index, "content_block": block},
-        ]
+        self._open_type = block["type"]
+        index = self._index
+        return [*events, {"type": "content_block_start", "index": index, "content_block": block}]
 
-    def _closed(self) -> list[answers.MessageEvent]:
-        if not self._open:
+    def _close_block(self) -> list[answers.MessageEvent]:
+        if not self._open_type:
             return []
         events: list[answers.MessageEvent] = []
-        if self._open == "thinking":
-            events.append(self._delta({"type": "signature_delta", "signature": SIGNATURE}))
-        self._open = ""
+        if self._open_type == "thinking":
+            events.append(self._block_delta({"type": "signature_delta", "signature": SIGNATURE}))
+        self._open_type = ""
         return [*events, {"type": "content_block_stop", "index": self._index}]
 
-    def _delta(self, delta: answers.ContentDelta) -> answers.BlockDelta:
+    def _block_delta(self, delta: answers.ContentDelta) -> answers.BlockDelta:
         return {"type": "content_block_delta", "index": self._index, "delta": delta}
 
 
-def _counts(usage: TokenCounts) -> answers.CountsOfMessage:
+def _token_counts(usage: TokenCounts) -> answers.CountsOfMessage:
     """Return Anthropic's token counts. Storing blocks costs nothing, so cache creation is 0."""
     return {
         "input_tokens": usage.prompt - usage.cached,
@@ -133,19 +132,19 @@ def _counts(usage: TokenCounts) -> answers.CountsOfMessage:
     }
 
 
-def assembled(events: Iterable[answers.MessageEvent]) -> answers.AssistantTurn:
+def assemble_message(events: Iterable[answers.MessageEvent]) -> answers.AssistantTurn:
     """Return the whole message, put together as a client does."""
-    start, *later = events
+    start, *later_events = events
     assert start["type"] == "message_start"
     message = start["message"]
     blocks: list[dict[str, Any]] = []
-    for event in later:
+    for event in later_events:
         if event["type"] == "content_block_start":
             blocks.append({**event["content_block"]})
         elif event["type"] == "content_block_delta":
-            for name, more in event["delta"].items():
+            for name, added in event["delta"].items():
                 if name != "type":
-                    blocks[-1][name] = blocks[-1].get(name, "") + more
+                    blocks[-1][name] = blocks[-1].get(name, "") + added
         elif event["type"] == "content_block_stop":
             # The JSON text is passed on unparsed: orjson would refuse valid JSON such as 1e999.
             if arguments := blocks[-1].pop("partial_json", ""):

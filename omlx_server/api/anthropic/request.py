@@ -1,5 +1,4 @@
-"""The fields of a Messages request. Strict; unknown fields, such as `cache_control`, are
-ignored."""
+"""The fields of a Messages request. Strict; unknown ones, such as `cache_control`, are ignored."""
 
 from typing import Annotated, Any, Literal
 

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from omlx_server.api.anthropic import prompt
 from omlx_server.api.anthropic.answers import AssistantTurn, CountedTokens, Ending, MessageEvent
-from omlx_server.api.anthropic.events import PING, MessageEvents, assembled
+from omlx_server.api.anthropic.events import PING, MessageEvents, assemble_message
 from omlx_server.api.anthropic.request import CountRequest, MessagesRequest
 from omlx_server.api.anthropic.turns import image_chars
 from omlx_server.api.chat.choices import CACHE_HEADERS, Choices
@@ -38,16 +38,16 @@ _COUNT = Operation("Messages", CountedTokens, body=CountRequest, may_fail=MODEL 
 async def messages(request: Request) -> Response:
     """Answer a conversation, whole or as a stream of server-sent events."""
     body = await body_of(request, MessagesRequest)
-    turn = await _turn(request, body)
+    turn = await _chat_turn(request, body)
     choices = await while_connected(request.receive, turn.start())
     if not body.stream:
-        whole = await while_connected(request.receive, _whole(body, choices))
-        return JsonResponse(whole, headers=choices.headers())
+        message = await while_connected(request.receive, _whole_message(body, choices))
+        return JsonResponse(message, headers=choices.headers())
     return sse.EventStream(
-        _stream(body, choices),
+        _encoded_events(body, choices),
         context_of(request).keepalive_seconds,
         choices.headers,
-        on_error=lambda error: sse.named(envelope(error, request_id())),
+        on_error=lambda error: sse.named_events(envelope(error, request_id())),
         keepalive=PING,
     )
 
@@ -56,12 +56,12 @@ async def messages(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """Count the tokens of a message's prompt, cached ones included."""
     body = await body_of(request, CountRequest)
-    turn = await _turn(request, body)
-    count = await while_connected(request.receive, turn.count())
+    turn = await _chat_turn(request, body)
+    count = await while_connected(request.receive, turn.count_tokens())
     return JsonResponse(CountedTokens(input_tokens=count))
 
 
-async def _turn(request: Request, body: CountRequest) -> ChatTurn:
+async def _chat_turn(request: Request, body: CountRequest) -> ChatTurn:
     context = context_of(request)
     model = await context.models.find(body.model, adapter=body.adapter, preset=body.preset)
     chat = await context.threads.run(
@@ -70,29 +70,30 @@ async def _turn(request: Request, body: CountRequest) -> ChatTurn:
     return ChatTurn(chat, model, request, f"msg_{uuid.uuid4().hex}")
 
 
-async def _whole(body: MessagesRequest, choices: Choices) -> AssistantTurn:
+async def _whole_message(body: MessagesRequest, choices: Choices) -> AssistantTurn:
     async with choices.generation:
-        return assembled([event async for some in _events(body, choices) for event in some])
+        events = [event async for batch in _events_of(body, choices) for event in batch]
+        return assemble_message(events)
 
 
-async def _stream(body: MessagesRequest, choices: Choices) -> AsyncGenerator[bytes, None]:
+async def _encoded_events(body: MessagesRequest, choices: Choices) -> AsyncGenerator[bytes, None]:
     async with choices.generation:
-        async for events in _events(body, choices):
-            yield sse.named(*events)
+        async for events in _events_of(body, choices):
+            yield sse.named_events(*events)
 
 
-async def _events(body: MessagesRequest, choices: Choices) -> AsyncIterator[list[MessageEvent]]:
+async def _events_of(body: MessagesRequest, choices: Choices) -> AsyncIterator[list[MessageEvent]]:
     """Yield lists of events. message_start waits for the count of cached tokens."""
     request = choices.generation.request
     maker = MessageEvents(request.id, body.model, choices.usage)
-    full = request.sampling.max_tokens < body.max_tokens
-    started = False
+    fills_context = request.sampling.max_tokens < body.max_tokens
+    has_started = False
     async for delta in choices.deltas():
-        events = [] if started else maker.start()
-        started = True
+        events = [] if has_started else maker.start()
+        has_started = True
         for part in delta.parts:
             events += maker.add(part)
         if delta.finish is not None:
-            events += maker.end(Ending(delta.finish, delta.stopped, full))
+            events += maker.end(Ending(delta.finish, delta.stopped, fills_context))
         if events:
             yield events

@@ -28,20 +28,21 @@ from omlx_server.text.templates.messages import without_billing
 Message = dict[str, Any]
 Part = dict[str, Any]
 Content = str | list[Part]
+ToolNames = Mapping[str, str]  # by the id of the call
 
 
 def chat_messages(body: CountRequest) -> list[Message]:
-    """Return the chat messages. Raises BadRequest for other blocks than texts and images, and where
-    no message is left."""
-    names: dict[str, str] = {}
-    messages = _system("system", body.system)
+    """Return the chat messages. Raises BadRequest for other blocks than texts and images."""
+    tool_names: dict[str, str] = {}
+    messages = _system_messages("system", body.system)
     for index, turn in enumerate(body.messages):
         blocks = turn.content if isinstance(turn.content, list) else ()
         if turn.role == "assistant" and any(map(_is_summary, blocks)):
-            messages = _system("system", body.system)
-        messages += _converted(index, turn, names)
-        names |= _tool_names(turn)
-    messages = _joined(messages)
+            # Only the system prompt stays; the summary is within this turn.
+            messages = _system_messages("system", body.system)
+        messages += _turn_messages(index, turn, tool_names)
+        tool_names |= _tool_names(turn)
+    messages = _join_neighbours(messages)
     if not messages:
         raise BadRequest("messages must not be empty", param="messages")
     # An empty system prompt also replaces the model's default.
@@ -64,53 +65,54 @@ def image_chars(body: CountRequest) -> int:
     return chars
 
 
-def _converted(index: int, turn: AnthropicMessage, names: Mapping[str, str]) -> list[Message]:
+def _turn_messages(index: int, turn: AnthropicMessage, names: ToolNames) -> list[Message]:
     path = f"messages.{index}.content"
     if turn.role == "system":
-        return _system(path, turn.content)
+        return _system_messages(path, turn.content)
     if isinstance(turn.content, str):
         return [{"role": turn.role, "content": turn.content}]
     if turn.role == "user":
-        return _user(path, turn.content, names)
-    return _assistant(path, turn.content)
+        return _user_messages(path, turn.content, names)
+    return _assistant_messages(path, turn.content)
 
 
-def _system(path: str, content: str | list[ContentBlock] | None) -> list[Message]:
+def _system_messages(path: str, content: str | list[ContentBlock] | None) -> list[Message]:
     if content is None:
         return []
     blocks = [ContentBlock(type="text", text=content)] if isinstance(content, str) else content
-    texts = [_text(f"{path}.{index}", block) for index, block in enumerate(blocks)]
-    text = _paragraphs(without_billing(texts))
+    texts = [_text_of_block(f"{path}.{index}", block) for index, block in enumerate(blocks)]
+    text = _join_texts(without_billing(texts))
     return [{"role": "system", "content": text}] if text else []
 
 
-def _user(path: str, blocks: Sequence[ContentBlock], names: Mapping[str, str]) -> list[Message]:
+def _user_messages(path: str, blocks: Sequence[ContentBlock], names: ToolNames) -> list[Message]:
     if not blocks:
         raise BadRequest("content must not be empty", param=path)
     results, pieces = list[Message](), list[str | Part]()
     for index, block in enumerate(blocks):
         place = f"{path}.{index}"
         if block.type == "tool_result":
-            results.append(_result(place, block, names))
+            results.append(_tool_message(place, block, names))
         else:
-            pieces += _shown(place, block)
-    return [*results, {"role": "user", "content": _content(pieces)}] if pieces else results
+            pieces += _pieces_of_block(place, block)
+    return [*results, {"role": "user", "content": _content_of(pieces)}] if pieces else results
 
 
-def _result(path: str, block: ContentBlock, names: Mapping[str, str]) -> Message:
+def _tool_message(path: str, block: ContentBlock, names: ToolNames) -> Message:
     if block.tool_use_id is None:
         raise BadRequest("a tool_result needs tool_use_id", param=f"{path}.tool_use_id")
-    content = _content(_inner(f"{path}.content", block.content))
+    content = _content_of(_pieces_within(f"{path}.content", block.content))
     if block.is_error and isinstance(content, str):
         content = f"Error: {content}"
     elif block.is_error:
         content = [{"type": "text", "text": "Error: "}, *content]
-    named = names.get(block.tool_use_id)
+    name = names.get(block.tool_use_id)
     message = {"role": "tool", "tool_call_id": call_id(block.tool_use_id), "content": content}
-    return message if named is None else {**message, "name": named}
+    return message if name is None else {**message, "name": name}
 
 
-def _inner(path: str, content: object) -> list[str | Part]:
+def _pieces_within(path: str, content: object) -> list[str | Part]:
+    """Return the texts and image parts of a tool's result or of a document."""
     if content is None or isinstance(content, str):
         return [content or ""]
     if not isinstance(content, list):
@@ -119,39 +121,42 @@ def _inner(path: str, content: object) -> list[str | Part]:
         blocks = [ResultBlock.model_validate(block) for block in content]
     except ValidationError:
         raise BadRequest("a block must be an object with a type", param=path) from None
-    shown = [_shown(f"{path}.{index}", block) for index, block in enumerate(blocks)]
-    return [piece for pieces in shown for piece in pieces]
+    pieces: list[str | Part] = []
+    for index, block in enumerate(blocks):
+        pieces += _pieces_of_block(f"{path}.{index}", block)
+    return pieces
 
 
-def _assistant(path: str, blocks: Sequence[ContentBlock]) -> list[Message]:
-    """Return the messages of an assistant turn. Texts are joined without separators, as the model
-    wrote them."""
-    messages, texts, reasoning = list[Message](), list[str](), list[str]()
-    calls, theirs = list[Message](), dict[str | None, Message]()
+def _assistant_messages(path: str, blocks: Sequence[ContentBlock]) -> list[Message]:
+    """Return the messages of an assistant turn. Texts are joined as the model wrote them."""
+    messages, texts, reasoning, calls = list[Message](), list[str](), list[str](), list[Message]()
+    anthropic_calls: dict[str | None, Message] = {}
     for index, block in enumerate(blocks):
         place = f"{path}.{index}"
         if block.type == "tool_use":
-            calls.append(_call(place, block))
+            calls.append(_tool_call(place, block))
         elif block.type in ("server_tool_use", "mcp_tool_use"):
-            theirs[block.id] = _call(place, block)
+            anthropic_calls[block.id] = _tool_call(place, block)
         elif block.type.endswith("_tool_result"):
-            call, result = _run(block, theirs)
-            messages += [_said("".join(texts), "".join(reasoning), [call]), result]
+            # Its call ends one message, and what the model says of the result begins the next.
+            call = anthropic_calls.get(block.tool_use_id) or _call_of_result(block)
+            messages.append(_assistant_message("".join(texts), "".join(reasoning), [call]))
+            messages.append(_message_of_result(block, call))
             texts, reasoning = [], []
         elif _is_summary(block):
             messages, texts = [{"role": "user", "content": block.content}], []
             reasoning, calls = [], []
         elif block.type == "thinking":
             reasoning.append(block.thinking or "")
-        elif block.type not in _UNSEEN:
-            texts.append(_text(place, block))
+        elif block.type not in _IGNORED_TYPES:
+            texts.append(_text_of_block(place, block))
     if messages and not (texts or reasoning or calls):
         return messages
-    return [*messages, _said("".join(texts), "".join(reasoning), calls)]
+    return [*messages, _assistant_message("".join(texts), "".join(reasoning), calls)]
 
 
 # Encrypted thoughts, a failed summary, and the place where another model continued.
-_UNSEEN = ("redacted_thinking", "compaction", "fallback")
+_IGNORED_TYPES = ("redacted_thinking", "compaction", "fallback")
 
 
 def _is_summary(block: ContentBlock) -> bool:
@@ -159,25 +164,31 @@ def _is_summary(block: ContentBlock) -> bool:
     return block.type == "compaction" and isinstance(block.content, str) and bool(block.content)
 
 
-def _run(block: ContentBlock, theirs: Mapping[str | None, Message]) -> tuple[Message, Message]:
-    """Return call and result of a tool that Anthropic ran."""
-    id, name = call_id(block.tool_use_id or ""), block.type.removesuffix("_tool_result")
-    unseen = {"id": id, "type": "function", "function": {"name": name, "arguments": "{}"}}
-    call = theirs.get(block.tool_use_id, unseen)
+def _call_of_result(block: ContentBlock) -> Message:
+    """Return the call that a result answers, where the turn does not hold it."""
+    name = block.type.removesuffix("_tool_result")
+    function = {"name": name, "arguments": "{}"}
+    return {"id": call_id(block.tool_use_id or ""), "type": "function", "function": function}
+
+
+def _message_of_result(block: ContentBlock, call: Message) -> Message:
+    """Return the message with the result of a tool that Anthropic ran."""
     content = block.content
     if not isinstance(content, str):
-        readable = json.loads(json.dumps(content), object_hook=_readable)
+        readable = json.loads(json.dumps(content), object_hook=_without_sealed)
         content = json.dumps(readable, ensure_ascii=False)
-    result = {"role": "tool", "tool_call_id": id, "name": call["function"]["name"]}
-    return call, {**result, "content": content}
+    id, name = call_id(block.tool_use_id or ""), call["function"]["name"]
+    return {"role": "tool", "tool_call_id": id, "name": name, "content": content}
 
 
-def _readable(fields: dict[str, Any]) -> dict[str, Any]:
-    sealed = ("data",) if fields.get("type") == "base64" else ()
-    return {k: v for k, v in fields.items() if k not in sealed and not k.startswith("encrypted_")}
+def _without_sealed(fields: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what only Anthropic or a program can read."""
+    is_base64 = fields.get("type") == "base64"
+    sealed = {k for k in fields if k.startswith("encrypted_") or (is_base64 and k == "data")}
+    return {name: value for name, value in fields.items() if name not in sealed}
 
 
-def _call(path: str, block: ContentBlock) -> dict[str, Any]:
+def _tool_call(path: str, block: ContentBlock) -> dict[str, Any]:
     if block.id is None or block.name is None or block.input is None:
         raise BadRequest("a tool_use needs id, name and input", param=path)
     arguments = json.dumps(block.input, ensure_ascii=False)
@@ -185,7 +196,7 @@ def _call(path: str, block: ContentBlock) -> dict[str, Any]:
     return {"id": call_id(block.id), "type": "function", "function": function}
 
 
-def _text(path: str, block: ResultBlock) -> str:
+def _text_of_block(path: str, block: ResultBlock) -> str:
     if block.type == "text" and block.text is not None:
         return block.text
     if block.type == "tool_reference" and block.tool_name is not None:
@@ -197,34 +208,34 @@ def _text(path: str, block: ResultBlock) -> str:
     raise BadRequest("messages may hold text, images and documents of text only", param=path)
 
 
-def _shown(path: str, block: ResultBlock) -> list[str | Part]:
+def _pieces_of_block(path: str, block: ResultBlock) -> list[str | Part]:
     """Return a block as texts and image parts."""
     if block.type in ("document", "search_result"):
-        return ["<document>", *_document(path, block), "</document>"]
+        return ["<document>", *_pieces_of_document(path, block), "</document>"]
     if block.type != "image":
-        return [_text(path, block)]
+        return [_text_of_block(path, block)]
     url = url_of_image_block(block.model_dump(exclude_none=True), param=path)
     return [{"type": "image_url", "image_url": url}]
 
 
-def _document(path: str, block: ResultBlock) -> list[str | Part]:
+def _pieces_of_document(path: str, block: ResultBlock) -> list[str | Part]:
     source, about = block.source, [block.title or "", block.context or ""]
     if isinstance(source, str):
-        return [*about, source, *_inner(f"{path}.content", block.content)]
+        return [*about, source, *_pieces_within(f"{path}.content", block.content)]
     if source is not None and source.type == "text" and source.data is not None:
         return [*about, source.data]
     if source is not None and source.type == "content":
-        return [*about, *_inner(f"{path}.source.content", source.content)]
+        return [*about, *_pieces_within(f"{path}.source.content", source.content)]
     problem = "a document must be given as text: no PDF, URL or file can be read here"
     raise BadRequest(problem, param=f"{path}.source")
 
 
-def _content(pieces: Iterable[str | Part]) -> Content:
+def _content_of(pieces: Iterable[str | Part]) -> Content:
     """Return one text, or parts with images; line breaks go between texts."""
     parts: list[Part] = []
-    for is_text, run in groupby(pieces, lambda piece: isinstance(piece, str)):
-        same: list[Any] = list(run)
-        parts += [{"type": "text", "text": _paragraphs(same)}] if is_text else same
+    for are_texts, group in groupby(pieces, lambda piece: isinstance(piece, str)):
+        same: list[Any] = list(group)
+        parts += [{"type": "text", "text": _join_texts(same)}] if are_texts else same
     if any(part["type"] != "text" for part in parts):
         return parts
     return "".join(part["text"] for part in parts)
@@ -233,10 +244,11 @@ def _content(pieces: Iterable[str | Part]) -> Content:
 def _tool_names(turn: AnthropicMessage) -> dict[str, str]:
     """Return the names of called tools by call id; some templates show them with results."""
     blocks = turn.content if isinstance(turn.content, list) else ()
-    return {b.id: b.name for b in blocks if b.type == "tool_use" and b.id and b.name}
+    calls = [block for block in blocks if block.type == "tool_use"]
+    return {call.id: call.name for call in calls if call.id and call.name}
 
 
-def _paragraphs(texts: Iterable[str]) -> str:
+def _join_texts(texts: Iterable[str]) -> str:
     """Join texts, with a line break where neither has white space there."""
     pieces: list[str] = []
     for text in filter(None, texts):
@@ -246,30 +258,26 @@ def _paragraphs(texts: Iterable[str]) -> str:
     return "".join(pieces)
 
 
-def _pieces(contents: Iterable[Content]) -> list[str | Part]:
-    pieces: list[str | Part] = []
-    for content in contents:
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        pieces += [part["text"] if part["type"] == "text" else part for part in parts]
-    return pieces
-
-
-def _joined(messages: Iterable[Message]) -> list[Message]:
+def _join_neighbours(messages: Iterable[Message]) -> list[Message]:
     """Join neighbouring messages of one role, except tool results."""
-    result: list[Message] = []
-    for role, run in groupby(messages, itemgetter("role")):
-        same = list(run)
-        result += same if role == "tool" or len(same) == 1 else [_one(role, same)]
-    return result
+    joined: list[Message] = []
+    for role, group in groupby(messages, itemgetter("role")):
+        same = list(group)
+        joined += same if role == "tool" or len(same) == 1 else [_join_messages(role, same)]
+    return joined
 
 
-def _one(role: str, same: Sequence[Message]) -> Message:
+def _join_messages(role: str, same: Sequence[Message]) -> Message:
     contents = [message["content"] for message in same]
     if role != "assistant":
-        return {"role": role, "content": _content(_pieces(contents))}
+        pieces: list[str | Part] = []
+        for content in contents:
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            pieces += [part["text"] if part["type"] == "text" else part for part in parts]
+        return {"role": role, "content": _content_of(pieces)}
     reasoning = "".join(message.get("reasoning_content", "") for message in same)
     calls = [call for message in same for call in message.get("tool_calls", ())]
-    return _said("".join(contents), reasoning, calls)
+    return _assistant_message("".join(contents), reasoning, calls)
 
 
 def tool_use_id(call_id: str) -> str:
@@ -280,7 +288,7 @@ def call_id(tool_use_id: str) -> str:
     return tool_use_id.removeprefix("toolu_") or tool_use_id
 
 
-def _said(text: str, reasoning: str, calls: Sequence[Message]) -> Message:
+def _assistant_message(text: str, reasoning: str, calls: Sequence[Message]) -> Message:
     message: Message = {"role": "assistant", "content": text}
     if reasoning:
         message["reasoning_content"] = reasoning

@@ -148,7 +148,7 @@ async def import_(
     """Take in an archive, the body, for `model`, which may be left out where there is only one."""
     served = await _model(request, model)
     salt = salted(salt_of(request, cache_salt), served.adapter)
-    with context_of(request).traffic.imports.of(client_of(request)) as body:
+    with context_of(request).traffic.imports.begin(client_of(request)) as body:
         data = await json_body.read_bytes(request, served.archives.max_bytes, body)
         taken = await served.archives.take_in(data, salt, served.adapter)
     answer: answers.CacheImport = {

@@ -47,15 +47,14 @@ class LoggedToken:
     top: tuple[TokenEntry, ...]
 
 
-def logged(tokenizer: Tokenizer, piece: Piece | None, logprobs: Logprobs) -> LoggedToken:
+def logged_token(tokenizer: Tokenizer, piece: Piece | None, logprobs: Logprobs) -> LoggedToken:
     top = tuple(token_entry(tokenizer, id, value) for id, value in logprobs.top)
     return LoggedToken(piece_entry(piece, logprobs.chosen), top)
 
 
 @dataclass(slots=True)
 class ChoiceDelta:
-    """New parts of one choice. `stopped` is the stop string that ended it. Not frozen, for
-    speed."""
+    """New parts of one choice. `stopped` is the stop string that ended it. Not frozen: faster."""
 
     index: int
     parts: tuple[Part, ...] = ()
@@ -78,6 +77,8 @@ class ChoiceDelta:
 
 @dataclass(slots=True)
 class WholeChoice:
+    """All deltas of one choice in one."""
+
     parts: list[Part] = field(default_factory=list)
     tokens: list[LoggedToken] = field(default_factory=list)
     finish: Finish = "stop"
@@ -90,20 +91,21 @@ class WholeChoice:
 
 @dataclass(slots=True)
 class TokenCounts:
-    """Token counts over all choices. `cached` is part of `prompt`, `reasoning` of `completion`;
-    `dropped` counts messages, `accepted` and `rejected` drafted tokens."""
+    """Token counts over all choices."""
 
     prompt: int
     completion: int = 0
-    cached: int = 0
-    reasoning: int = 0
-    dropped: int = 0
-    accepted: int = 0
-    rejected: int = 0
+    cached: int = 0  # of the prompt
+    reasoning: int = 0  # of the completion
+    dropped: int = 0  # messages
+    accepted: int = 0  # drafted tokens
+    rejected: int = 0  # drafted tokens
 
 
 @dataclass(slots=True)
 class _Choice:
+    """The text of one choice so far, and the tokens that wait until their text may be shown."""
+
     answer: AnswerParser
     pending: list[tuple[int, LoggedToken]] = field(default_factory=list)  # (first character, token)
 
@@ -118,30 +120,31 @@ class Choices:
         self.generation = generation
         self.usage = TokenCounts(len(request.tokens))
         self._tokenizer = tokenizer
-        self._followed = metrics.follow(len(request.tokens))
+        self._metrics = metrics.follow(len(request.tokens))
         self._choices = [_Choice(AnswerParser(tokenizer, form)) for _ in range(request.n)]
 
     async def deltas(self) -> AsyncIterator[ChoiceDelta]:
-        """Yield one delta for each choice and step; the last has `finish`. Raises the request's
-        error."""
+        """Yield a delta for each choice and step; the last has `finish`. Raises what ends them."""
         generation = self.generation
         try:
             async for events in generation:
                 if not self.usage.completion and (admission := generation.admitted):
                     self.usage.cached = admission.cached
                     moment, restored = generation.admitted_at, generation.restored
-                    self._followed.admitted(moment, admission, restored)
-                for index, of_choice in _by_choice(events):
-                    delta = self._take(index, of_choice)
+                    self._metrics.admitted(moment, admission, restored)
+                for index, choice_events in _group_by_choice(events):
+                    delta = self._take_events(index, choice_events)
                     if delta.parts or delta.tokens or delta.finish:
                         yield delta
         except GrammarTooComplex:
-            self._followed.too_complex()
+            self._metrics.too_complex()
             raise
 
     def headers(self) -> dict[str, str]:
-        generation, dropped = self.generation, self.usage.dropped
-        headers = {"X-Omlx-Dropped-Messages": str(dropped)} if dropped else {}
+        """Return those of CACHE_HEADERS that apply."""
+        generation, headers = self.generation, dict[str, str]()
+        if self.usage.dropped:
+            headers["X-Omlx-Dropped-Messages"] = str(self.usage.dropped)
         if generation.longest_wait:
             headers["X-Omlx-Longest-Wait"] = str(math.ceil(generation.longest_wait))
         if admission := generation.admitted:
@@ -150,10 +153,11 @@ class Choices:
                 headers["X-Omlx-Cache-Miss"] = f"{admission.miss}; known-tokens={admission.known}"
         return headers
 
-    def _take(self, index: int, events: Sequence[TokenEvent]) -> ChoiceDelta:
+    def _take_events(self, index: int, events: Sequence[TokenEvent]) -> ChoiceDelta:
         """Return the delta of a choice for these events; tokens behind its end are dropped."""
-        choice, before = self._choices[index], self.usage.completion
-        answer, parts, reason = choice.answer, list[Part](), None
+        choice, tokens_before = self._choices[index], self.usage.completion
+        answer, parts = choice.answer, list[Part]()
+        reason: FinishReason | None = None
         ended = answer.ended
         for event in events:
             self.usage.rejected += event.rejected
@@ -161,42 +165,39 @@ class Choices:
                 self.usage.rejected += event.accepted  # drafted in vain
                 continue
             if event.token is not None:
-                parts += self._add(choice, event.token, event)
+                parts += self._add_token(choice, event.token, event)
                 ended = answer.ended
             reason = event.finish
-        if count := self.usage.completion - before:
-            self._followed.tokens(index, count)
+        if new_tokens := self.usage.completion - tokens_before:
+            self._metrics.tokens(index, new_tokens)
         if reason is None and not ended:
-            return ChoiceDelta(index, _joined(parts), _release(choice) if choice.pending else ())
+            tokens = _release_tokens(choice) if choice.pending else ()
+            return ChoiceDelta(index, _merge_parts(parts), tokens)
         if not ended:
             parts += answer.finish(cut=reason is FinishReason.LENGTH)
         if answer.ended:
             self.generation.stop_choice(index)
-        return self._end(index, _joined(parts), reason)
+        finish = _finish_reason(answer, reason)
+        self._metrics.finished(finish)
+        tokens = _release_tokens(choice, ends=True)
+        return ChoiceDelta(index, _merge_parts(parts), tokens, finish, answer.stopped)
 
-    def _end(self, index: int, parts: tuple[Part, ...], reason: FinishReason | None) -> ChoiceDelta:
-        choice = self._choices[index]
-        finish = _finish(choice.answer, reason)
-        self._followed.finished(finish)
-        tokens = _release(choice, ends=True)
-        return ChoiceDelta(index, parts, tokens, finish, choice.answer.stopped)
-
-    def _add(self, choice: _Choice, token: int, event: TokenEvent) -> tuple[Part, ...]:
+    def _add_token(self, choice: _Choice, token: int, event: TokenEvent) -> tuple[Part, ...]:
         answer, usage = choice.answer, self.usage
-        start, thinking = answer.made, answer.thinking
+        start, was_thinking = answer.made, answer.thinking
         delta = answer.add(token)
         # The markers that begin and end a thought count as tokens of the thought.
-        thinking = thinking or answer.thinking
+        thinking = was_thinking or answer.thinking
         usage.completion += 1
         usage.reasoning += thinking
         usage.accepted += event.accepted
         if event.logprobs is not None and not thinking:
-            entry = logged(self._tokenizer, delta.piece, event.logprobs)
+            entry = logged_token(self._tokenizer, delta.piece, event.logprobs)
             choice.pending.append((start, entry))
         return delta.parts
 
 
-def _by_choice(events: Sequence[TokenEvent]) -> Iterable[tuple[int, Sequence[TokenEvent]]]:
+def _group_by_choice(events: Sequence[TokenEvent]) -> Iterable[tuple[int, Sequence[TokenEvent]]]:
     if len(events) == 1:
         return ((events[0].index, events),)
     by_choice: dict[int, list[TokenEvent]] = {}
@@ -205,24 +206,25 @@ def _by_choice(events: Sequence[TokenEvent]) -> Iterable[tuple[int, Sequence[Tok
     return by_choice.items()
 
 
-def _joined(parts: list[Part]) -> tuple[Part, ...]:
+def _merge_parts(parts: list[Part]) -> tuple[Part, ...]:
     return tuple(merged(parts)) if len(parts) > 1 else tuple(parts)
 
 
-def _finish(answer: AnswerParser, reason: FinishReason | None) -> Finish:
+def _finish_reason(answer: AnswerParser, reason: FinishReason | None) -> Finish:
     """Return a choice's finish reason: a stop string, or one call too many, beats `reason`."""
     if reason is FinishReason.LENGTH and not answer.ended:
         return "length"
     return "tool_calls" if answer.calls and answer.stopped is None else "stop"
 
 
-def _release(choice: _Choice, *, ends: bool = False) -> tuple[LoggedToken, ...]:
-    """Take the pending tokens whose text may be shown; at the end also those without text, unless a
-    stop string cut them off."""
+def _release_tokens(choice: _Choice, *, ends: bool = False) -> tuple[LoggedToken, ...]:
+    """Take the pending tokens whose text may be shown."""
     if not choice.pending:
         return ()
     answer = choice.answer
-    shown = answer.made + 1 if ends and answer.stopped is None else answer.shown
-    ready = [token for start, token in choice.pending if start < shown]
+    # The end shows all, also tokens without text, unless a stop string cut them off.
+    shows_all = ends and answer.stopped is None
+    shown_chars = answer.made + 1 if shows_all else answer.shown
+    ready = [token for start, token in choice.pending if start < shown_chars]
     choice.pending = choice.pending[len(ready) :]
     return tuple(ready)

@@ -5,6 +5,7 @@ messages and the last user message stay.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -17,18 +18,21 @@ from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.turns import front_of, units_of
 
 Message = dict[str, Any]
+# It raises ContextTooLong for more tokens than its second argument.
 Encode = Callable[[Sequence[Message], int], list[int]]
 
 # Tokens of a message besides its text, where the template refuses the probe.
-_OVERHEAD = 8
+_USUAL_OVERHEAD = 8
 _USER: Message = {"role": "user", "content": "a"}
 _ASSISTANT: Message = {"role": "assistant", "content": "a"}
-# If the chosen messages are too long as a prompt, all estimated costs get the next factor.
-_FACTORS = (1.0, 1.15, 1.5, 2.5)
+# Costs are estimates: where the chosen messages are too long after all, the next factor is tried.
+_COST_FACTORS = (1.0, 1.15, 1.5, 2.5)
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
+    """A prompt that fits, its messages, and how many were dropped."""
+
     messages: list[Message]
     tokens: list[int]
     dropped: int = 0
@@ -36,8 +40,7 @@ class Fitted:
 
 @dataclass(frozen=True, slots=True)
 class Fitter:
-    """Fits one conversation into `context` tokens, its prompt into `limit`, in time linear in its
-    length. `encode` raises ContextTooLong for more tokens than its second argument."""
+    """Fits one conversation into `context` tokens, its prompt into `limit`, in linear time."""
 
     overflow: Overflow
     tokenizer: Tokenizer
@@ -46,19 +49,20 @@ class Fitter:
     encode: Encode
     images: ImageMarks | None = None
 
-    def fitted(self, messages: list[Message]) -> Fitted:
+    def fit(self, messages: list[Message]) -> Fitted:
         """Return the messages that fit. Raises ContextTooLong where those that must stay do not."""
-        front, units = messages[: front_of(messages)], units_of(messages, self._costs(messages))
-        base = self._tokens([*front, _USER])
-        if base is None:
+        front = messages[: front_of(messages)]
+        units = units_of(messages, self._message_costs(messages))
+        front_tokens = self._encode_if_it_fits([*front, _USER])
+        if front_tokens is None:
             raise self._too_long()
-        for factor in _FACTORS:
-            keeps = self._kept(units, len(base), factor)
-            if keeps is None:
+        for factor in _COST_FACTORS:
+            stays = self._choose_units(units, len(front_tokens), factor)
+            if stays is None:
                 break
-            positions = [p for unit in compress(units, keeps) for p in unit.messages]
+            positions = [p for unit in compress(units, stays) for p in unit.messages]
             chosen = [*front, *(messages[position] for position in positions)]
-            tokens = self._tokens(chosen)
+            tokens = self._encode_if_it_fits(chosen)
             if tokens is not None:
                 return Fitted(chosen, tokens, len(messages) - len(chosen))
         raise self._too_long()
@@ -67,39 +71,43 @@ class Fitter:
         reserved = self.context - self.limit
         return ContextTooLong(self.context, self.limit + 1, reserved=reserved)
 
-    def _kept(self, units: Sequence[Unit], front: int, factor: float) -> list[bool] | None:
+    def _choose_units(self, units: Sequence[Unit], front: int, factor: float) -> list[bool] | None:
+        """Return whether each unit stays; None where too little can go. `front`: tokens."""
         scaled = [replace(unit, cost=round(unit.cost * factor)) for unit in units]
         if self.overflow.policy == "truncate":
             return just_enough(scaled, self.limit, front)
         low = min(self.limit, int(self.context * self.overflow.low_water))
         return Window(self.limit, low, front).kept(scaled)
 
-    def _costs(self, messages: Sequence[Message]) -> list[int]:
-        overhead = self._overhead()
-        texts = [_text_of(message) for message in messages]
+    def _message_costs(self, messages: Sequence[Message]) -> list[int]:
+        """Estimate the tokens of each message."""
+        overhead = self._tokens_around_a_message()
+        texts = [_text_in(message) for message in messages]
         if self.images is None:
             return [overhead + count for count in self.tokenizer.counts(texts, self.limit)]
-        counts = self.tokenizer.counts([self.images.without(text) for text in texts], self.limit)
-        seen = map(self.images.tokens, texts)
-        return [overhead + count + more for count, more in zip(counts, seen, strict=True)]
+        without_images = [self.images.without(text) for text in texts]
+        text_counts = self.tokenizer.counts(without_images, self.limit)
+        image_counts = map(self.images.tokens, texts)
+        return [overhead + sum(both) for both in zip(text_counts, image_counts, strict=True)]
 
-    def _overhead(self) -> int:
+    def _tokens_around_a_message(self) -> int:
         """Return the tokens that the template adds to a message: half the cost of two more."""
         try:
+            one = len(self.encode([_USER], self.limit))
             three = len(self.encode([_USER, _ASSISTANT, _USER], self.limit))
-            return max(1, -(-(three - len(self.encode([_USER], self.limit))) // 2))
+            return max(1, math.ceil((three - one) / 2))
         except BadRequest:
-            return _OVERHEAD
+            return _USUAL_OVERHEAD
 
-    def _tokens(self, messages: Sequence[Message]) -> list[int] | None:
+    def _encode_if_it_fits(self, messages: Sequence[Message]) -> list[int] | None:
         try:
             return self.encode(messages, self.limit)
         except ContextTooLong:
             return None
 
 
-def _text_of(message: Mapping[str, Any]) -> str:
+def _text_in(message: Mapping[str, Any]) -> str:
     calls = message.get("tool_calls")
-    written = json.dumps(calls, ensure_ascii=False) if calls else ""
+    calls_text = json.dumps(calls, ensure_ascii=False) if calls else ""
     thought = message.get("reasoning_content") or message.get("reasoning") or ""
-    return "\n".join(part for part in (message["content"], thought, written) if part)
+    return "\n".join(part for part in (message["content"], thought, calls_text) if part)

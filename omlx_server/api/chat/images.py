@@ -21,17 +21,17 @@ from omlx_server.text.image_marks import ImageMarks
 Place = tuple[int, int]
 """The numbers of a message and of a part in its content."""
 
-_ROLES = ("user", "tool")
+_ROLES_WITH_IMAGES = ("user", "tool")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChatImages:
-    """The images of one chat: the mark for each place, the image `read` of each digest, and their
-    share `nbytes` of the body."""
+    """The images of one chat: the text that marks each place, the image of each run of image
+    tokens by its digest, and their share `nbytes` of the body."""
 
     marks: ImageMarks
-    texts: Mapping[Place, str]
-    read: Mapping[bytes, ReadImage]
+    mark_texts: Mapping[Place, str]
+    image_of_run: Mapping[bytes, ReadImage]
     nbytes: int
 
 
@@ -41,42 +41,41 @@ def image_turns(request: Request) -> Turns:
 
 
 async def read_images(chat: ChatRequest, model: ServedModel, turns: Turns) -> ChatImages | None:
-    """Read the images of a chat, if any. Raises as `ImageReader.read`, and BadRequest for a model
-    without vision."""
-    urls = given_images(chat)
-    if not urls:
+    """Read the images of a chat, if any. Raises as `ImageReader.read` and `TextOnly.refusal`."""
+    given = images_by_place(chat)
+    if not given:
         return None
     reader = model.images
     if isinstance(reader, TextOnly):
-        raise reader.refusal(model.names[0], next(iter(urls.values())).param)
-    images = await reader.read(list(urls.values()), turns)
+        raise reader.refusal(model.names[0], next(iter(given.values())).param)
+    images = await reader.read(list(given.values()), turns)
     marks = ImageMarks(reader.markup.placeholder)
-    shown = [reader.shown(image) for image in images]
-    runs = [(run, image) for one, image in zip(shown, images, strict=True) for run in one.runs]
-    return ChatImages(
-        marks,
-        dict(zip(urls, map(marks.add, shown), strict=True)),
-        {run.digest: image for run, image in runs},
-        sum(len(image.url) for image in urls.values()),
-    )
+    mark_texts: dict[Place, str] = {}
+    image_of_run: dict[bytes, ReadImage] = {}
+    for place, image in zip(given, images, strict=True):
+        shown = reader.shown(image)
+        mark_texts[place] = marks.add(shown)
+        image_of_run |= {run.digest: image for run in shown.runs}
+    nbytes = sum(len(image.url) for image in given.values())
+    return ChatImages(marks, mark_texts, image_of_run, nbytes)
 
 
-def given_images(chat: ChatRequest) -> dict[Place, GivenImage]:
-    """Return the images of a chat by place. Raises BadRequest for one in a system or assistant
-    message."""
+def images_by_place(chat: ChatRequest) -> dict[Place, GivenImage]:
+    """Return the images of a chat by place. Raises BadRequest for one in another role's message."""
     images: dict[Place, GivenImage] = {}
     for index, message in enumerate(chat.messages):
-        for number, part in enumerate(message.content if isinstance(message.content, list) else ()):
+        parts = message.content if isinstance(message.content, list) else ()
+        for number, part in enumerate(parts):
             if part.type != "image_url":
                 continue
             path = f"messages.{index}.content.{number}.image_url"
-            if message.role not in _ROLES:
+            if message.role not in _ROLES_WITH_IMAGES:
                 raise BadRequest("only messages of user and tool may hold images", param=path)
-            images[index, number] = _given(part.image_url, path)
+            images[index, number] = _given_image(part.image_url, path)
     return images
 
 
-def _given(value: str | ImageUrl | None, param: str) -> GivenImage:
+def _given_image(value: str | ImageUrl | None, param: str) -> GivenImage:
     if value is None:
         raise BadRequest("an image_url part needs image_url", param=param)
     if isinstance(value, str):
@@ -88,19 +87,21 @@ async def compute_features(
     images: ChatImages, request: EngineRequest, engine: GeneratorClient, turns: Turns
 ) -> None:
     """Have the model compute the image features that it lacks. Raises as `turns` and `engine`."""
-    by_image: dict[bytes, list[ImageSpan]] = {}
+    spans_by_image: dict[bytes, list[ImageSpan]] = {}
     for span in await engine.images_to_compute(request.tokens, request.block_salt, request.images):
-        by_image.setdefault(images.read[span.digest].digest, []).append(span)
-    for spans in by_image.values():
-        async with turns() as run:
-            await _compute(images.read[spans[0].digest], spans, engine, run)
+        image = images.image_of_run[span.digest]
+        spans_by_image.setdefault(image.digest, []).append(span)
+    for spans in spans_by_image.values():
+        async with turns() as run_in_thread:
+            image = images.image_of_run[spans[0].digest]
+            await _compute_image(image, spans, engine, run_in_thread)
 
 
-async def _compute(
-    image: ReadImage, spans: Sequence[ImageSpan], engine: GeneratorClient, run: RunInThread
+async def _compute_image(
+    image: ReadImage, spans: Sequence[ImageSpan], engine: GeneratorClient, in_thread: RunInThread
 ) -> None:
     async with engine.setting_aside(image.making_bytes):
-        prepared = await run(lambda _: image.prepared())
+        prepared = await in_thread(lambda _: image.prepared())
     numbers = {run.digest: number for number, run in enumerate(image.runs())}
     for span in spans:
         await engine.compute_image(span, prepared.of_run(numbers[span.digest]))

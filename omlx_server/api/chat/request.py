@@ -1,5 +1,4 @@
-"""The fields of a chat completion request, to which other APIs are translated. Strict: fields in
-`UNSUPPORTED` are refused, unknown ones ignored."""
+"""The fields of a chat completion request, to which other APIs are translated."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -15,7 +14,7 @@ Role = Literal["system", "developer", "user", "assistant", "tool"]
 ImageDetail = Literal["auto", "low", "high", "original"]
 FunctionName = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^\S+$")]
 
-# Fields that would change an answer, with the error message for each.
+# Fields that would change an answer, with the error message for each. Unknown ones are ignored.
 UNSUPPORTED = {
     "functions": "functions are no longer part of the API; use tools",
     "audio": "this model makes text only",
@@ -40,13 +39,13 @@ class ChatContentPart(StrictModel):
     image_url: Text | ImageUrl | None = None
 
 
-class _Kept(StrictModel):
-    """Fields that are not known here are kept for the chat template."""
+class _OpenModel(StrictModel):
+    """A model that keeps unknown fields, for the chat template."""
 
     model_config = ConfigDict(extra="allow")
 
 
-class FunctionDefinition(_Kept):
+class FunctionDefinition(_OpenModel):
     """`parameters`: a JSON schema."""
 
     name: FunctionName
@@ -55,7 +54,7 @@ class FunctionDefinition(_Kept):
     strict: bool | None = None
 
 
-class ChatFunctionTool(_Kept):
+class ChatFunctionTool(_OpenModel):
     """A function that the model may call."""
 
     type: Literal["function"]
@@ -96,14 +95,14 @@ class ChatCustomTool(StrictModel):
 Tool = Annotated[ChatFunctionTool | ChatCustomTool, Field(discriminator="type")]
 
 
-class FunctionCall(_Kept):
+class FunctionCall(_OpenModel):
     """`arguments` is JSON text; an object is taken, too."""
 
     name: str
     arguments: Text | dict[Text, Any] | None = None
 
 
-class ChatToolCall(_Kept):
+class ChatToolCall(_OpenModel):
     """A call of a function that the assistant made in an earlier turn."""
 
     id: str | None = None

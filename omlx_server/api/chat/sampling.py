@@ -12,7 +12,7 @@ from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.request import RequestDefaults, SamplingParams, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar import fields
+from omlx_server.text.grammar import fields as grammar_fields
 from omlx_server.text.grammar.to_grammar import GrammarSpec
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
@@ -23,9 +23,8 @@ MostTokens = Annotated[int, Field(ge=-1, le=1 << 31)]
 """The most tokens of an answer. -1: as many as the context has room for, as llama.cpp has it."""
 AdapterName = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
-
-_BIASES = 10_000
-_PRESETS = (
+_MOST_BIASES = 10_000
+_SAMPLING_NUMBERS = (
     *(field.name for field in fields_of(SamplingPresets)),
     "presence_penalty",
     "frequency_penalty",
@@ -34,13 +33,13 @@ _PRESETS = (
 
 def default_sampling(defaults: RequestDefaults) -> dict[str, float]:
     """Return the sampling numbers among `defaults`."""
-    return {name: getattr(defaults, name) for name in _PRESETS}
+    return {name: getattr(defaults, name) for name in _SAMPLING_NUMBERS}
 
 
-def _not_more(biases: object) -> object:
+def _check_bias_count(biases: object) -> object:
     """Raise ValueError for too many biases; pydantic would collect an error for each."""
-    if isinstance(biases, dict) and len(biases) > _BIASES:
-        raise ValueError(f"at most {_BIASES} tokens can have a bias")
+    if isinstance(biases, dict) and len(biases) > _MOST_BIASES:
+        raise ValueError(f"at most {_MOST_BIASES} tokens can have a bias")
     return biases
 
 
@@ -59,8 +58,7 @@ class EngineFields(StrictModel):
 
 
 class TokenFields(StrictModel):
-    """How a token is chosen, each field with its bounds. All APIs have these, Ollama's in its
-    `options`."""
+    """How a token is chosen, each field with its bounds. Ollama's API has them in `options`."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -84,7 +82,10 @@ class SamplingFields(SharedFields):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: (
-        Annotated[dict[str, float], Field(max_length=_BIASES), BeforeValidator(_not_more)] | None
+        Annotated[
+            dict[str, float], Field(max_length=_MOST_BIASES), BeforeValidator(_check_bias_count)
+        ]
+        | None
     ) = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=32)] | None = None
@@ -118,31 +119,30 @@ class SamplingFields(SharedFields):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     @property
-    def format(self) -> GrammarSpec | None:
-        """The grammar or schema of the answer. Raises BadRequest where its fields contradict each
-        other."""
-        names = (*fields.FIELDS, "guided_whitespace_pattern")
-        return fields.from_request({name: getattr(self, name) for name in names})
+    def answer_grammar(self) -> GrammarSpec | None:
+        """The grammar or schema of the answer. Raises BadRequest for several that contradict."""
+        names = (*grammar_fields.FIELDS, "guided_whitespace_pattern")
+        return grammar_fields.from_request({name: getattr(self, name) for name in names})
 
     def check_stream_options(self) -> None:
         if self.stream_options is not None and not self.stream:
             raise BadRequest("stream_options needs stream to be true", param="stream_options")
 
-    def params(
+    def sampling_params(
         self, model: ServedModel, *, max_tokens: int, top_logprobs: int | None
     ) -> SamplingParams:
-        """Return the sampling parameters, with the model's defaults. Raises BadRequest for ids or
-        biases out of bounds."""
-        chosen: dict[str, Any] = {**default_sampling(model.defaults)}
-        chosen |= self.model_dump(include=set(_PRESETS), exclude_none=True)
+        """Return the sampling parameters, with the model's defaults. Raises BadRequest for ids."""
+        numbers: dict[str, Any] = {**default_sampling(model.defaults)}
+        numbers |= self.model_dump(include=set(_SAMPLING_NUMBERS), exclude_none=True)
+        numbers["top_k"] = max(0, numbers["top_k"])
         seed = model.defaults.seed if self.seed is None else self.seed
-        biases = self._logit_bias(model.vocab)
+        biases = self._checked_biases(model.vocab)
         stop_ids = frozenset(() if self.ignore_eos else model.tokenizer.eos_ids)
         if any(id >= model.vocab for id in self.stop_token_ids or ()):
             raise BadRequest(f"ids must be below {model.vocab}", param="stop_token_ids")
         return SamplingParams(
             max_tokens=max_tokens,
-            **{**chosen, "top_k": max(0, chosen["top_k"])},
+            **numbers,
             logit_bias=biases,
             seed=secrets.randbits(63) if seed is None else seed,
             stop_ids=stop_ids.union(self.stop_token_ids or ()),
@@ -150,16 +150,16 @@ class SamplingFields(SharedFields):
             top_logprobs=top_logprobs,
         )
 
-    def _logit_bias(self, vocab: int) -> tuple[tuple[int, float], ...]:
-        result = []
-        for place, (key, value) in enumerate((self.logit_bias or {}).items(), 1):
+    def _checked_biases(self, vocab: int) -> tuple[tuple[int, float], ...]:
+        biases = []
+        for number, (key, bias) in enumerate((self.logit_bias or {}).items(), 1):
             if not (key.isascii() and key.isdigit() and len(key) < 10):
-                problem = f"keys must be token ids below {vocab}; key {place} is no number of one"
+                problem = f"keys must be token ids below {vocab}; key {number} is no number of one"
                 raise BadRequest(problem, param="logit_bias")
-            named = f"logit_bias.{key}"
+            param = f"logit_bias.{key}"
             if int(key) >= vocab:
-                raise BadRequest(f"keys must be token ids below {vocab}", param=named)
-            if not -100 <= value <= 100:
-                raise BadRequest("values must be from -100 to 100", param=named)
-            result.append((int(key), float(value)))
-        return tuple(result)
+                raise BadRequest(f"keys must be token ids below {vocab}", param=param)
+            if not -100 <= bias <= 100:
+                raise BadRequest("values must be from -100 to 100", param=param)
+            biases.append((int(key), float(bias)))
+        return tuple(biases)

@@ -17,7 +17,7 @@ from omlx_server.api.chat.prompt import ChatPrompt
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import SamplingFields
 from omlx_server.api.context import ApiContext, context_of
-from omlx_server.api.http.exchange import current, known_as
+from omlx_server.api.http.exchange import current_exchange, link_engine_request
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Constraint, RequestId, SamplingParams
@@ -36,7 +36,7 @@ async def encode_chat(
     chat: ChatRequest, model: ServedModel, images: ChatImages | None, context: ApiContext
 ) -> ChatPrompt:
     """Return the prompt of a chat. Raises as `prompt.encode`."""
-    size, beside = prompt.size_of(chat), images.nbytes if images else 0
+    size, beside = prompt.text_chars(chat), images.nbytes if images else 0
     return await context.threads.run(prompt.encode, chat, model, images, size=size, beside=beside)
 
 
@@ -49,26 +49,22 @@ class ChatTurn:
     request: Request
     id: str
 
-    async def count(self) -> int:
+    async def count_tokens(self) -> int:
+        """Count the tokens of the prompt."""
         prompt.check_supported(self.chat)
         encoded = await read_and_encode(self.chat, self.model, self.request)
         return len(encoded.tokens)
 
     async def start(self) -> Choices:
-        """Queue the request. All its faults are found before a response begins.
-
-        Raises:
-            BadRequest, ContextTooLong: the request is wrong, or its prompt too long.
-            QueueFull, NoMemory, Unavailable: the engine does not take it, or an image.
-            DeadlineExceeded: its images and texts took all of its time.
-        """
+        """Queue the request, before a response begins. Raises BadRequest, ContextTooLong, what the
+        engine raises, and DeadlineExceeded if images and texts took all of its time."""
         chat, model = self.chat, self.model
         prompt.check_supported(chat)
-        async with _deadline(self.request):
+        async with _within_deadline(self.request):
             images = await read_images(chat, model, image_turns(self.request))
         # Images take a while: the scheduler does not wait for them.
         with nullcontext() if images else model.engine.preparing():
-            async with _deadline(self.request):
+            async with _within_deadline(self.request):
                 encoded = await encode_chat(chat, model, images, context_of(self.request))
             constraint = await constraint_of(chat, encoded.plan, model, encoded.opening)
             request = engine_request(
@@ -84,30 +80,33 @@ class ChatTurn:
                 images=encoded.images,
             )
             form = form_of(chat, encoded.plan, model, encoded.opening)
-            async with self._seen(images, request):
+            async with self._features_kept(images, request):
                 choices = await submit(request, form, model, self.request)
         choices.usage.dropped = encoded.dropped
         return choices
 
     @asynccontextmanager
-    async def _seen(self, images: ChatImages | None, request: EngineRequest) -> AsyncIterator[None]:
+    async def _features_kept(
+        self, images: ChatImages | None, request: EngineRequest
+    ) -> AsyncIterator[None]:
         """Compute the features of `images`, and keep them until the context ends."""
         if images is None:
             yield
             return
         engine, turns = self.model.engine, image_turns(self.request)
         async with engine.expecting(request.images):
-            async with _deadline(self.request):
+            async with _within_deadline(self.request):
                 await compute_features(images, request, engine, turns)
             yield
 
 
 @asynccontextmanager
-async def _deadline(http: Request) -> AsyncIterator[None]:
-    limit = context_of(http).request_timeout_seconds
-    left = current().started + limit - time.monotonic() if limit else None
+async def _within_deadline(http: Request) -> AsyncIterator[None]:
+    """Raise DeadlineExceeded when the request's time is over."""
+    timeout = context_of(http).request_timeout_seconds
+    seconds_left = current_exchange().started + timeout - time.monotonic() if timeout else None
     try:
-        async with asyncio.timeout(left):
+        async with asyncio.timeout(seconds_left):
             yield
     except TimeoutError:
         raise DeadlineExceeded("the request did not finish within its time limit") from None
@@ -126,11 +125,10 @@ def engine_request(
     checkpoints_at: tuple[int, ...] = (),
     images: tuple[ImageSpan, ...] = (),
 ) -> EngineRequest:
-    """Return the request for the engine, with the sender, priority and deadline of its HTTP
-    request, and the model's adapter."""
+    """Return the request for the engine, with sender, priority, deadline and adapter."""
     # The wait for a model to load counts as waiting, so the HTTP request's begin is the arrival.
-    arrived, timeout = current().started, context_of(http).request_timeout_seconds
-    said = body.prompt_cache_key or body.safety_identifier or body.user
+    arrived, timeout = current_exchange().started, context_of(http).request_timeout_seconds
+    conversation_name = body.prompt_cache_key or body.safety_identifier or body.user
     return EngineRequest(
         RequestId(id),
         tuple(tokens),
@@ -143,7 +141,7 @@ def engine_request(
         checkpoints_at=checkpoints_at,
         constraint=constraint,
         owner=client_of(http),
-        conversation=conversation_of(said, tokens),
+        conversation=conversation_of(conversation_name, tokens),
         speculation=body.speculation,
         images=images,
         adapter=model.adapter,
@@ -153,10 +151,10 @@ def engine_request(
 async def submit(
     request: EngineRequest, form: AnswerForm, model: ServedModel, http: Request
 ) -> Choices:
-    """Queue a request of `engine_request`. Raises QueueFull, NoMemory, Unavailable,
-    AdapterUnusable, and DeadlineExceeded while it waits for an adapter."""
-    known_as(request.id)
-    async with _deadline(http) if model.adapter is not None else nullcontext():
+    """Queue a request of `engine_request`. Raises as the engine, and DeadlineExceeded."""
+    link_engine_request(request.id)
+    # It may have to wait for the adapter.
+    async with _within_deadline(http) if model.adapter is not None else nullcontext():
         generation = await model.engine.submit(request)
     metrics = context_of(http).metrics.of(model.names[0])
     return Choices(generation, model.tokenizer, form, metrics)

@@ -7,13 +7,6 @@ loses its connection, after an error if its answer has not begun. Runs on the as
 A client may end its side after its request. That looks like a closed connection, so until the
 answer begins it is sent `100 Continue`, which fails on a closed one. HTTP/1.0 has no such probe:
 there only an immediate answer is sent.
-
-phase   lasts                                  the server ends it when
-IDLE    between two requests                   the first request does not begin in `header_seconds`
-HEAD    from its first byte to its blank line  it takes longer than `header_seconds`
-BODY    from then to the body's last byte      no byte has come for `body_seconds`
-GONE    after the server's last bytes          no byte has come for `_LINGER_SECONDS`, or
-                                               `body_seconds` are over
 """
 
 import asyncio
@@ -29,8 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from omlx_server.api.connections.connections import Connections, NoHttp, reply, too_large, too_many
-from omlx_server.api.http.errors import response
+from omlx_server.api.connections.connections import (
+    Connections,
+    NoHttp,
+    head_too_large,
+    reply,
+    too_many_connections,
+)
+from omlx_server.api.http.errors import error_response
 from omlx_server.api.http.host import network_of
 from omlx_server.errors import OmlxError, RequestTimeout
 
@@ -39,29 +38,30 @@ _log = logging.getLogger(__name__)
 # kernel would reset the connection and the answer could be lost.
 _LINGER_SECONDS = 1.0
 # A client that takes fewer bytes in `write_seconds` counts as one that reads nothing.
-_LEAST_READ = 16 * 2**10
+_LEAST_TAKEN_BYTES = 16 * 2**10
 # Pauses before the first probe of a half-closed client, and before later ones.
-_PROBE_SECONDS = 0.05
-_PROBE_AGAIN_SECONDS = 5.0
+_FIRST_PROBE_SECONDS = 0.05
+_LATER_PROBE_SECONDS = 5.0
 _PROBE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The bounds of a connection. `header_bytes` also bounds what comes between parts of a body
-    (trailers, chunk extensions); `write_seconds` is for unread answers."""
+    """The bounds of a connection."""
 
-    header_bytes: int
+    header_bytes: int  # also of what comes between parts of a body: trailers, chunk extensions
     header_seconds: float
     body_seconds: float
-    write_seconds: float
+    write_seconds: float  # of unread answers
 
 
 class _Phase(enum.Enum):
-    IDLE = enum.auto()
-    HEAD = enum.auto()
-    BODY = enum.auto()
-    GONE = enum.auto()
+    """The phases of a connection: what the server waits for, and how long."""
+
+    IDLE = enum.auto()  # a request; the first one must begin within `header_seconds`
+    HEAD = enum.auto()  # the blank line, for at most `header_seconds` from the first byte
+    BODY = enum.auto()  # the body's last byte, with pauses of at most `body_seconds`
+    GONE = enum.auto()  # the client's end: silence for `_LINGER_SECONDS`, `body_seconds` in all
 
 
 class _Alarm:
@@ -104,69 +104,70 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._limits = limits
-        self._all = connections
+        self._connections = connections
         self._phase = _Phase.IDLE
-        self._answered: RequestResponseCycle | None = None
+        # The request that is or was answered; uvicorn's `cycle` is the last of pipelined ones.
+        self._answered_cycle: RequestResponseCycle | None = None
         self._problem: OmlxError | None = None
         # Bytes that came since the last end of a head, part of a body, or end of a message.
-        self._overhead = 0
-        self._progress = False  # whether the bytes that are being parsed hold one of these
-        self._reading = _Alarm(self.loop, self._on_silence)
-        self._writing = _Alarm(self.loop, self._on_unread)
-        self._unsent = 0
+        self._unused_bytes = 0
+        self._is_progress = False  # the bytes that are being parsed hold one of these
+        self._read_timer = _Alarm(self.loop, self._on_silence)
+        self._write_timer = _Alarm(self.loop, self._check_client_reads)
+        self._unsent_bytes = 0
         self._probes = 0
-        self._half_closed = False
-        self._gone_by = 0.0
+        self._is_half_closed = False
+        self._linger_until = 0.0
 
     # -- from the transport ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._reading.start(self._limits.header_seconds)
-        if not self._all.open(self):
-            transport.write(reply(too_many()))
+        self._read_timer.start(self._limits.header_seconds)
+        if not self._connections.open(self):
+            transport.write(reply(too_many_connections()))
             self._linger()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._phase = _Phase.GONE
-        self._all.close(self)
-        self._reading.stop()
-        self._writing.stop()
-        self._abandon()
+        self._connections.close(self)
+        self._read_timer.stop()
+        self._write_timer.stop()
+        self._tell_request_of_end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._gone:
-            if self.loop.time() < self._gone_by:
-                self._reading.start(_LINGER_SECONDS)
+        if self._is_gone:
+            if self.loop.time() < self._linger_until:
+                self._read_timer.start(_LINGER_SECONDS)
             return
-        self._progress = False
+        self._is_progress = False
         super().data_received(data)
-        self._overhead = 0 if self._progress else self._overhead + len(data)
-        self._expect_more()
+        self._unused_bytes = 0 if self._is_progress else self._unused_bytes + len(data)
+        self._expect_bytes()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        self._half_closed = self._phase is _Phase.IDLE and self._answering
-        if self._half_closed:
-            self._reading.start(_PROBE_SECONDS)
-        return self._half_closed
+        self._is_half_closed = self._phase is _Phase.IDLE and self._is_answering
+        if self._is_half_closed:
+            self._read_timer.start(_FIRST_PROBE_SECONDS)
+        return self._is_half_closed
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_writing()
+        self._expect_client_reads()
 
     def resume_writing(self) -> None:
-        self._writing.stop()
+        self._write_timer.stop()
         super().resume_writing()
-        if not self._answering:
-            self._watch_writing()
+        if not self._is_answering:
+            self._expect_client_reads()
 
     # -- from the parser ---------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._phase = _Phase.HEAD
-        if not self._reading.running:
-            self._reading.start(self._limits.header_seconds)
+        if not self._read_timer.running:
+            self._read_timer.start(self._limits.header_seconds)
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -177,20 +178,20 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self._limits.header_bytes:
-            self._problem = too_large(self._limits.header_bytes)
+            self._problem = head_too_large(self._limits.header_bytes)
             raise self._problem
         self._phase = _Phase.BODY
-        self._progress = True
+        self._is_progress = True
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._progress = True
+        self._is_progress = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._phase = _Phase.IDLE
-        self._progress = True
-        self._reading.stop()
+        self._is_progress = True
+        self._read_timer.stop()
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -200,25 +201,25 @@ class Connection(HttpToolsProtocol):
     # -- from the request at work ------------------------------------------------------------
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answered = cycle
+        self._answered_cycle = cycle
         cycle.transport = self  # type: ignore[assignment]
-        if not self._all.begin(self, cycle.scope["path"]):
-            app = response(too_many(), cycle.scope["path"])
+        if not self._connections.begin_request(self, cycle.scope["path"]):
+            app = error_response(too_many_connections(), cycle.scope["path"])
         elif cycle.scope["http_version"] == "1.0":
-            app = partial(_without_chunks, app, cycle)
+            app = partial(_run_for_http_1_0, app, cycle)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        self._watch_writing()
-        if self._gone:
+        self._expect_client_reads()
+        if self._is_gone:
             return
         super().on_response_complete()
-        if not self._answering:
-            self._all.rest(self)
-            if self._half_closed:
+        if not self._is_answering:
+            self._connections.mark_idle(self)
+            if self._is_half_closed:
                 self.transport.close()
             elif self._phase is _Phase.BODY:
-                self._reading.start(self._limits.body_seconds)
+                self._read_timer.start(self._limits.body_seconds)
 
     def write(self, data: bytes) -> None:
         self.transport.write(data)
@@ -253,107 +254,110 @@ class Connection(HttpToolsProtocol):
     # -- the bounds --------------------------------------------------------------------------
 
     @property
-    def _gone(self) -> bool:
+    def _is_gone(self) -> bool:
         return self._phase is _Phase.GONE
 
     @property
-    def _answering(self) -> bool:
-        return self._answered is not None and not self._answered.response_complete
+    def _is_answering(self) -> bool:
+        return self._answered_cycle is not None and not self._answered_cycle.response_complete
 
-    def _expect_more(self) -> None:
-        if self._gone:
+    def _expect_bytes(self) -> None:
+        if self._is_gone:
             return
-        if self._overhead > self._limits.header_bytes:
-            self._refuse(too_large(self._limits.header_bytes))
-        elif self._phase is _Phase.BODY and self._answering:
-            self._reading.start(self._limits.body_seconds)
-        elif (self._overhead or self._phase is _Phase.BODY) and not self._reading.running:
-            self._reading.start(self._limits.header_seconds)
+        if self._unused_bytes > self._limits.header_bytes:
+            self._refuse(head_too_large(self._limits.header_bytes))
+        elif self._phase is _Phase.BODY and self._is_answering:
+            self._read_timer.start(self._limits.body_seconds)
+        elif (self._unused_bytes or self._phase is _Phase.BODY) and not self._read_timer.running:
+            self._read_timer.start(self._limits.header_seconds)
 
     def _on_silence(self) -> None:
         """End the connection, or wait on for an answer that needs no bytes."""
-        body = self._phase is _Phase.BODY
-        begun = self._answered is not None and self._answered.response_started
-        if self._gone:
+        in_body = self._phase is _Phase.BODY
+        has_begun = self._answered_cycle is not None and self._answered_cycle.response_started
+        # The request needs more of its body, and the server is ready to read it.
+        is_body_late = in_body and not has_begun and not self.flow.read_paused
+        if self._is_gone:
             self.transport.close()
-        elif self._half_closed:
-            self._probe()
-        elif self._answering and not (body and not begun and not self.flow.read_paused):
-            self._reading.start(self._limits.body_seconds if body else self._limits.header_seconds)
-        elif self._answering or self._phase is _Phase.HEAD:
+        elif self._is_half_closed:
+            self._send_probe()
+        elif self._is_answering and not is_body_late:
+            limits = self._limits
+            self._read_timer.start(limits.body_seconds if in_body else limits.header_seconds)
+        elif self._is_answering or self._phase is _Phase.HEAD:
             self._refuse(RequestTimeout("the request did not come to its end in time"))
         else:
             self.close()
 
-    def _probe(self) -> None:
+    def _send_probe(self) -> None:
         """Check that a half-closed client is there: a second write to a closed one fails."""
-        if self._answered is None or self._answered.response_started:
+        if self._answered_cycle is None or self._answered_cycle.response_started:
             return
-        if self._answered.scope["http_version"] == "1.0":
+        if self._answered_cycle.scope["http_version"] == "1.0":
             self.transport.close()
             return
         self.transport.write(_PROBE)
         self._probes += 1
-        self._reading.start(_PROBE_SECONDS if self._probes == 1 else _PROBE_AGAIN_SECONDS)
+        self._read_timer.start(_FIRST_PROBE_SECONDS if self._probes == 1 else _LATER_PROBE_SECONDS)
 
-    def _watch_writing(self) -> None:
-        self._unsent = self.transport.get_write_buffer_size()
-        if self._unsent:
-            self._writing.start(self._limits.write_seconds)
+    def _expect_client_reads(self) -> None:
+        """Look again after `write_seconds` whether the client takes what waits for it."""
+        self._unsent_bytes = self.transport.get_write_buffer_size()
+        if self._unsent_bytes:
+            self._write_timer.start(self._limits.write_seconds)
 
-    def _on_unread(self) -> None:
-        taken = self._unsent - self.transport.get_write_buffer_size()
-        if taken >= min(self._unsent, _LEAST_READ):
-            self._watch_writing()
+    def _check_client_reads(self) -> None:
+        taken = self._unsent_bytes - self.transport.get_write_buffer_size()
+        if taken >= min(self._unsent_bytes, _LEAST_TAKEN_BYTES):
+            self._expect_client_reads()
         else:
             self.transport.abort()
 
     def _refuse(self, error: OmlxError) -> None:
-        if self._answering and self._answered and self._answered.response_started:
+        if self._is_answering and self._answered_cycle and self._answered_cycle.response_started:
             self.close()
             return
         code = error.code or error.kind
         fields = {"status": error.status, "error": code, "reason": error.reason}
         message = "a request that was not whole: %d, %s, %s"
-        _log.info(message, error.status, code, error.reason, extra={"fields": fields})
+        _log.info(message, *fields.values(), extra={"fields": fields})
         self.transport.write(reply(error))
         self._linger()
 
     def _linger(self) -> None:
         """Send no more, and discard what the client still sends."""
         self._phase = _Phase.GONE
-        self._gone_by = self.loop.time() + self._limits.body_seconds
-        self._abandon()
-        self._all.rest(self)
+        self._linger_until = self.loop.time() + self._limits.body_seconds
+        self._tell_request_of_end()
+        self._connections.mark_idle(self)
         self.transport.write_eof()
         self.flow.resume_reading()
-        self._reading.start(_LINGER_SECONDS)
+        self._read_timer.start(_LINGER_SECONDS)
 
-    def _abandon(self) -> None:
-        """Tell the running request that its client has gone; uvicorn tells only the last of
-        pipelined requests."""
-        if self._answered is not None and self._answering:
-            self._answered.disconnected = True
-            self._answered.message_event.set()
+    def _tell_request_of_end(self) -> None:
+        """Tell the answered request that its client has gone; uvicorn tells only the last one."""
+        if self._answered_cycle is not None and self._is_answering:
+            self._answered_cycle.disconnected = True
+            self._answered_cycle.message_event.set()
 
 
-async def _without_chunks(
+async def _run_for_http_1_0(
     app: ASGIApp, cycle: RequestResponseCycle, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Run `app` for HTTP/1.0, which has no chunks and no `100 Continue`: the connection's end ends
-    an answer without a length."""
+    """Run `app` without chunks and `100 Continue`: there the connection's end ends an answer."""
     cycle.waiting_for_100_continue = False
-    measured = True
+    has_length = True
 
-    async def plain(message: Message) -> None:
-        nonlocal measured
+    async def send_without_chunks(message: Message) -> None:
+        nonlocal has_length
         if message["type"] == "http.response.start":
             names = [name.lower() for name, _ in message.get("headers", ())]
-            measured = b"content-length" in names
-            if not measured:
+            has_length = b"content-length" in names
+            if not has_length:
                 cycle.chunked_encoding = False
-        elif not measured:
+        elif not has_length:
+            # uvicorn refuses more bytes than it expects.
             cycle.expected_content_length = len(message.get("body", b""))
         await send(message)
 
-    await app(scope, receive, plain)
+    await app(scope, receive, send_without_chunks)

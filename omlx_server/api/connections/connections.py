@@ -1,8 +1,7 @@
 """The open connections of a server, which share the descriptors of its process.
 
-An address above its share loses its oldest idle connection, or the new one is refused. A part is
-kept for /health, /admin and files. Refusals are answered before any request is read. Runs on the
-asyncio thread.
+An address above its share loses its oldest idle connection, or the new one is refused, before any
+request is read. A part is kept for /health, /admin and files. Runs on the asyncio thread.
 """
 
 import logging
@@ -20,14 +19,14 @@ from omlx_server.errors import BadRequest, NotNow, OmlxError, Unavailable
 
 _log = logging.getLogger(__name__)
 _LOG_PAUSE_SECONDS = 10.0
-_VITAL = ("/health", "/admin/")
+_ALWAYS_ANSWERED = ("/health", "/admin/")
 _IPV4_BYTES = 4
 DEFAULT_DESCRIPTORS = 1024
 _RETRY_SECONDS = 5
 
 
-class Held(Protocol):
-    """A client's connection, with `unread` bytes of a body. `drop` closes it at once."""
+class HeldConnection(Protocol):
+    """A client's connection. `unread`: bytes of a body that came. `drop` closes it at once."""
 
     @property
     def address(self) -> bytes: ...
@@ -37,11 +36,11 @@ class Held(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Place:
+class _AddressConnections:
     """The connections of one address; idle ones have no request, the oldest first."""
 
     open: int = 0
-    idle: dict[Held, None] = field(default_factory=dict)
+    idle: dict[HeldConnection, None] = field(default_factory=dict)
 
 
 class Connections:
@@ -49,93 +48,99 @@ class Connections:
 
     def __init__(self, descriptors: int = DEFAULT_DESCRIPTORS) -> None:
         self._most = max(2, descriptors - descriptors // 4)
-        self._places: dict[bytes, _Place] = {}
-        self._open: set[Held] = set()
+        self._by_address: dict[bytes, _AddressConnections] = {}
+        self._open: set[HeldConnection] = set()
         self.ended = Counter({"idle": 0, "refused": 0, "busy": 0})
-        self._untold: Counter[str] = Counter()
-        self._told_at = -_LOG_PAUSE_SECONDS
+        self._unlogged: Counter[str] = Counter()
+        self._logged_at = -_LOG_PAUSE_SECONDS
 
     def __len__(self) -> int:
         return len(self._open)
 
     @property
     def unread(self) -> int:
-        return sum(one.unread for one in self._open)
+        return sum(connection.unread for connection in self._open)
 
-    def open(self, new: Held) -> bool:
+    def open(self, new: HeldConnection) -> bool:
         """Add a connection, closing an idle one if need be. Returns whether it may stay."""
-        place = self._places.setdefault(new.address, _Place())
-        place.open += 1
-        place.idle[new] = None
+        own = self._by_address.setdefault(new.address, _AddressConnections())
+        own.open += 1
+        own.idle[new] = None
         self._open.add(new)
-        if place.open > self._share(place):
-            return self._close_oldest(place, new)
+        if own.open > self._share_of(own):
+            return self._refuse_or_make_room(new, own)
         if len(self._open) > self._most:
-            full = (one for one in self._places.values() if one.idle)
-            return self._close_oldest(max(full, key=lambda one: one.open), new)
+            with_idle = (address for address in self._by_address.values() if address.idle)
+            largest = max(with_idle, key=lambda address: address.open)
+            return self._refuse_or_make_room(new, largest)
         return True
 
-    def begin(self, one: Held, path: str) -> bool:
-        """Note a request for `path`. Returns whether it may be answered."""
-        if one not in self._open:
+    def _refuse_or_make_room(self, new: HeldConnection, of_address: _AddressConnections) -> bool:
+        """Close the oldest idle connection `of_address`; return False if that is `new` itself."""
+        oldest = next(iter(of_address.idle))
+        if oldest is new:
+            self._count_and_log("refused", new.address)
             return False
-        place = self._places[one.address]
-        place.idle.pop(one, None)
-        share, busy = self._share(place), place.open - len(place.idle)
-        if busy <= max(1, share - share // 8) or path.startswith(_VITAL):
+        self._count_and_log("idle", oldest.address)
+        self.close(oldest)
+        oldest.drop()
+        return True
+
+    def _share_of(self, of_address: _AddressConnections) -> int:
+        """Return half of what other addresses leave, at least an equal share."""
+        others = len(self._open) - of_address.open
+        return max((self._most - others) // 2, self._most // (len(self._by_address) + 1))
+
+    def begin_request(self, connection: HeldConnection, path: str) -> bool:
+        """Note a request for `path`. Returns whether it may be answered."""
+        if connection not in self._open:
+            return False
+        of_address = self._by_address[connection.address]
+        of_address.idle.pop(connection, None)
+        share, busy = self._share_of(of_address), of_address.open - len(of_address.idle)
+        if busy <= max(1, share - share // 8) or path.startswith(_ALWAYS_ANSWERED):
             return True
-        self._tell("busy", one.address)
+        self._count_and_log("busy", connection.address)
         return False
 
-    def rest(self, one: Held) -> None:
-        if one in self._open:
-            idle = self._places[one.address].idle
-            idle.pop(one, None)
-            idle[one] = None
+    def mark_idle(self, connection: HeldConnection) -> None:
+        """Note that a connection has no request; it becomes the newest idle one."""
+        if connection in self._open:
+            idle = self._by_address[connection.address].idle
+            idle.pop(connection, None)
+            idle[connection] = None
 
-    def close(self, one: Held) -> None:
-        if one not in self._open:
+    def close(self, connection: HeldConnection) -> None:
+        if connection not in self._open:
             return
-        self._open.remove(one)
-        place = self._places[one.address]
-        place.open -= 1
-        place.idle.pop(one, None)
-        if not place.open:
-            del self._places[one.address]
+        self._open.remove(connection)
+        of_address = self._by_address[connection.address]
+        of_address.open -= 1
+        of_address.idle.pop(connection, None)
+        if not of_address.open:
+            del self._by_address[connection.address]
 
-    def _share(self, place: _Place) -> int:
-        """Return half of what other addresses leave, at least an equal share."""
-        others = len(self._open) - place.open
-        return max((self._most - others) // 2, self._most // (len(self._places) + 1))
-
-    def _close_oldest(self, place: _Place, new: Held) -> bool:
-        oldest = next(iter(place.idle))
-        self._tell("refused" if oldest is new else "idle", oldest.address)
-        if oldest is not new:
-            self.close(oldest)
-            oldest.drop()
-        return oldest is not new
-
-    def _tell(self, reason: str, address: bytes) -> None:
+    def _count_and_log(self, reason: str, address: bytes) -> None:
         self.ended[reason] += 1
-        self._untold[reason] += 1
+        self._unlogged[reason] += 1
         now = time.monotonic()
-        if now - self._told_at < _LOG_PAUSE_SECONDS:
+        if now - self._logged_at < _LOG_PAUSE_SECONDS:
             return
-        words = ", ".join(f"{count} {reason}" for reason, count in self._untold.items())
-        self._told_at = now
-        self._untold.clear()
+        counts = ", ".join(f"{count} {reason}" for reason, count in self._unlogged.items())
+        self._logged_at = now
+        self._unlogged.clear()
         _log.warning(
             "clients have more connections than descriptors are left: ended %s, the last one of %s",
-            words,
-            _shown(address),
+            counts,
+            _address_text(address),
         )
 
 
-def _shown(address: bytes) -> str:
+def _address_text(address: bytes) -> str:
     if not address:
         return "a Unix socket"
-    return str(ip_address(address if len(address) == _IPV4_BYTES else address + bytes(8)))
+    is_ipv4 = len(address) == _IPV4_BYTES
+    return str(ip_address(address if is_ipv4 else address + bytes(8)))  # of IPv6 8 bytes are known
 
 
 class HeadTooLarge(BadRequest):
@@ -154,17 +159,17 @@ class TooManyRequests(Unavailable):
     code = "too_many_connections"
 
 
-def too_large(most_bytes: int) -> HeadTooLarge:
+def head_too_large(most_bytes: int) -> HeadTooLarge:
     return HeadTooLarge(f"the request line and headers may have {most_bytes} bytes at most")
 
 
-def too_many() -> TooManyRequests:
+def too_many_connections() -> TooManyRequests:
     return TooManyRequests("too many connections are busy", retry_after=_RETRY_SECONDS)
 
 
 def reply(error: OmlxError) -> bytes:
     """Return a whole HTTP response, after which the connection ends."""
     body = orjson.dumps(envelope(error))
-    retry = b"retry-after: %d\r\n" % error.retry_after if isinstance(error, NotNow) else b""
     head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n"
+    retry = b"retry-after: %d\r\n" % error.retry_after if isinstance(error, NotNow) else b""
     return STATUS_LINE[error.status] + head % len(body) + retry + b"\r\n" + body

@@ -1,7 +1,6 @@
 """uvicorn with this server's own connections and shutdown.
 
-The first SIGTERM or SIGINT stops listening and gives running answers the grace time, the second
-ends them.
+The first SIGTERM or SIGINT gives running answers the grace time, the second ends them.
 """
 
 import asyncio

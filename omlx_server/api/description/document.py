@@ -19,13 +19,7 @@ from pydantic_core.core_schema import TaggedUnionSchema
 from starlette.responses import Response
 
 from omlx_server import __version__
-from omlx_server.api.description.operation import (
-    EXTRA,
-    Bytes,
-    Events,
-    Operation,
-    ResponseHeader,
-)
+from omlx_server.api.description.operation import EXTRA, Bytes, Events, Operation, ResponseHeader
 from omlx_server.api.http import anthropic_errors as anthropic
 from omlx_server.api.http import ollama_errors as ollama
 from omlx_server.api.http.anthropic_errors import AnthropicError
@@ -33,13 +27,13 @@ from omlx_server.api.http.errors import Error
 from omlx_server.api.http.ollama_errors import OllamaError
 
 _JSON = "application/json"
-_LINES = "application/x-ndjson"
+_JSON_LINES = "application/x-ndjson"
 _RESPONSES = "#/components/responses/"
-_KEYS = {
+_KEY_SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
-_TEXTS = {
+_STATUS_TEXTS = {
     400: "The request is wrong.",
     401: "No key, or a wrong one.",
     403: "This Host or Origin is not allowed.",
@@ -55,8 +49,9 @@ _TEXTS = {
     504: "The request ran out of its time.",
     529: "The server is not ready, is shutting down, or has too little memory for the request.",
 }
-_ALWAYS = (400, 403, 408, 431, 500)
-_EARLY = (408, 431)  # they precede the route, so they have OpenAI's envelope
+_STATUSES_OF_ALL = (400, 403, 408, 431, 500)
+# These precede the route, so they have OpenAI's envelope.
+_STATUSES_BEFORE_ROUTES = (408, 431)
 _RETRY_AFTER = {
     "Retry-After": {
         "description": "Seconds to wait.",
@@ -64,25 +59,19 @@ _RETRY_AFTER = {
         "schema": {"type": "integer", "minimum": 1},
     }
 }
-_PROBLEMS: tuple[Any, ...] = (
-    Error,
-    AnthropicError,
-    Error | AnthropicError,
-    OllamaError,
-    Error | OllamaError,
-)
-_ABOUT = "An LLM server with the APIs of OpenAI, Anthropic and Ollama, on MLX."
+_ERROR_TYPES = (Error, AnthropicError, Error | AnthropicError, OllamaError, Error | OllamaError)
+_DESCRIPTION = "An LLM server with the APIs of OpenAI, Anthropic and Ollama, on MLX."
 Schema = dict[str, Any]
-_PREFIX = "#/components/schemas/"
+_SCHEMAS = "#/components/schemas/"
 _MODE: JsonSchemaMode = "validation"
 _NULL = {"type": "null"}
+_STRING = {"type": "string"}
 
 router = APIRouter()
 
 
-class _Plain(GenerateJsonSchema):
-    """Pydantic's generator without titles. `oneOf` without a discriminator becomes `anyOf`: only
-    the server's code tells its members apart."""
+class _SchemaGenerator(GenerateJsonSchema):
+    """Pydantic's generator without titles. `oneOf` without a discriminator becomes `anyOf`."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -101,13 +90,13 @@ class Schemas:
         unique = list(dict.fromkeys(kinds))
         inputs = [(kind, _MODE, TypeAdapter[Any](kind)) for kind in unique]
         by_mode, common = TypeAdapter.json_schemas(
-            inputs, ref_template=f"{_PREFIX}{{model}}", schema_generator=_Plain
+            inputs, ref_template=f"{_SCHEMAS}{{model}}", schema_generator=_SchemaGenerator
         )
         self.components: dict[str, Schema] = common.get("$defs", {})
         self._by_kind: dict[Any, Schema] = {kind: by_mode[kind, _MODE] for kind in unique}
         for kind, schema in self._by_kind.items():
             if isinstance(kind, type) and issubclass(kind, BaseModel):
-                _allow_null(self.components[schema["$ref"].removeprefix(_PREFIX)])
+                _allow_null(self.components[schema["$ref"].removeprefix(_SCHEMAS)])
 
     def of(self, kind: Any) -> Schema:
         """Return the schema of one of `kinds`; KeyError for any other type."""
@@ -134,44 +123,44 @@ async def openapi(request: Request) -> Response:
 def document(routes: Iterable[APIRoute], *, keys_needed: bool) -> Schema:
     """Return the OpenAPI document of `routes`. Raises KeyError for a route without an Operation."""
     operations = [(route, (route.openapi_extra or {})[EXTRA]) for route in routes]
-    schemas = Schemas(kind for _, operation in operations for kind in _kinds(operation))
+    schemas = Schemas(kind for _, operation in operations for kind in _types_of(operation))
     paths: dict[str, Schema] = {}
-    failures: dict[str, Schema] = {}
+    error_responses: dict[str, Schema] = {}
     for route, operation in operations:
-        for method in sorted(route.methods or ()):
-            item = _Item(route, operation, method, schemas, keys_needed, failures)
-            paths.setdefault(route.path_format, {})[method.lower()] = item.shape()
+        for name in sorted(route.methods or ()):
+            method = _Method(route, operation, name, schemas, keys_needed, error_responses)
+            paths.setdefault(route.path_format, {})[name.lower()] = method.shape()
     return {
         "openapi": "3.2.0",
-        "info": {"title": "omlx_server", "version": __version__, "description": _ABOUT},
+        "info": {"title": "omlx_server", "version": __version__, "description": _DESCRIPTION},
         "paths": paths,
         "components": {
             "schemas": schemas.components,
-            "responses": dict(sorted(failures.items())),
-            "securitySchemes": _KEYS,
+            "responses": dict(sorted(error_responses.items())),
+            "securitySchemes": _KEY_SCHEMES,
         },
     }
 
 
-def _kinds(operation: Operation) -> Iterator[Any]:
-    yield from _PROBLEMS
+def _types_of(operation: Operation) -> Iterator[Any]:
+    yield from _ERROR_TYPES
     yield from (query.kind for query in operation.query)
-    kinds = [operation.answer, operation.sick, operation.body, operation.lines]
+    kinds = [operation.answer, operation.unhealthy, operation.body, operation.lines]
     if operation.events is not None:
         kinds.append(operation.events.data)
     yield from (kind for kind in kinds if kind is not None and not isinstance(kind, Bytes))
 
 
 @dataclass(frozen=True, slots=True)
-class _Item:
-    """One method of one path, which adds its error responses to `failures`."""
+class _Method:
+    """One method of one path, which adds its error responses to `error_responses`."""
 
     route: APIRoute
     operation: Operation
     method: str
     schemas: Schemas
     keys_needed: bool
-    failures: Schema
+    error_responses: Schema
 
     def shape(self) -> Schema:
         operation, method = self.operation, self.method.lower()
@@ -184,9 +173,8 @@ class _Item:
         }
         if details:
             shape["description"] = details
-        text = {"type": "string"}
         parameters: list[Schema] = [
-            {"name": name, "in": "path", "required": True, "schema": text}
+            {"name": name, "in": "path", "required": True, "schema": _STRING}
             for name in self.route.param_convertors
         ]
         for query in operation.query:
@@ -198,37 +186,37 @@ class _Item:
         if operation.body is not None:
             shape["requestBody"] = {"required": True, "content": self._content(operation.body)}
         if self.keys_needed and not operation.is_open:
-            shape["security"] = [{name: []} for name in _KEYS]
+            shape["security"] = [{name: []} for name in _KEY_SCHEMES]
         return shape
 
     def _responses(self) -> Schema:
         operation, path = self.operation, self.route.path
         responses: Schema = {}
         for status in _statuses(operation, self.method, path):
-            name, kind = _shared(status, path)
-            self.failures[name] = _failure(status, self._content(kind))
+            name, kind = _shared_error(status, path)
+            self.error_responses[name] = _error_response(status, self._content(kind))
             responses[str(status)] = {"$ref": _RESPONSES + name}
         if operation.answer is not None or operation.events is not None:
-            responses["200"] = self._answer()
-        if operation.sick is not None:
-            responses["503"] = _failure(503, self._content(operation.sick))
+            responses["200"] = self._success()
+        if operation.unhealthy is not None:
+            responses["503"] = _error_response(503, self._content(operation.unhealthy))
         return dict(sorted(responses.items()))
 
-    def _answer(self) -> Schema:
-        operation = self.operation
-        about = "What was asked for."
-        if isinstance(operation.answer, Bytes):
-            about = operation.answer.about
-        shape: Schema = {"description": about}
+    def _success(self) -> Schema:
+        operation, events = self.operation, self.operation.events
+        answer = operation.answer
+        shape: Schema = {"description": "What was asked for."}
+        if isinstance(answer, Bytes):
+            shape["description"] = answer.about
         if operation.headers:
             shape["headers"] = _headers(operation.headers)
-        shape["content"] = self._content(operation.answer) if operation.answer is not None else {}
+        shape["content"] = self._content(answer) if answer is not None else {}
         if operation.page is not None:
             shape["content"] |= self._content(operation.page)
         if operation.lines is not None:
-            shape["content"][_LINES] = {"itemSchema": self.schemas.of(operation.lines)}
-        if operation.events is not None:
-            shape["content"]["text/event-stream"] = {"itemSchema": self._event(operation.events)}
+            shape["content"][_JSON_LINES] = {"itemSchema": self.schemas.of(operation.lines)}
+        if events is not None:
+            shape["content"]["text/event-stream"] = {"itemSchema": self._event_schema(events)}
         return shape
 
     def _content(self, kind: Any) -> Schema:
@@ -236,7 +224,7 @@ class _Item:
             return {media: {} for media in kind.media}
         return {_JSON: {"schema": self.schemas.of(kind)}}
 
-    def _event(self, events: Events) -> Schema:
+    def _event_schema(self, events: Events) -> Schema:
         data: Schema = {
             "type": "string",
             "contentMediaType": _JSON,
@@ -244,27 +232,23 @@ class _Item:
         }
         if events.done:
             data = {"anyOf": [{"const": "[DONE]"}, data]}
-        fields = {"data": data} | ({"event": {"type": "string"}} if events.named else {})
+        fields = {"data": data} | ({"event": _STRING} if events.named else {})
         return {"type": "object", "required": list(fields), "properties": fields}
 
 
 def _headers(headers: Sequence[ResponseHeader]) -> Schema:
     return {
-        header.name: {
-            "description": header.about,
-            "required": header.always,
-            "schema": {"type": "string"},
-        }
+        header.name: {"description": header.about, "required": header.always, "schema": _STRING}
         for header in headers
     }
 
 
 def _statuses(operation: Operation, method: str, path: str) -> list[int]:
-    codes = {*_ALWAYS, *operation.may_fail}
+    codes = {*_STATUSES_OF_ALL, *operation.may_fail}
     codes |= set() if operation.is_open else {401}
     if method in ("POST", "PATCH"):
         codes |= {415} if operation.body is None else {413, 415}
-    if operation.sick is not None:
+    if operation.unhealthy is not None:
         codes.discard(503)
     if anthropic.applies_to(path) and 503 in codes:
         codes = codes - {503} | {529}
@@ -273,17 +257,17 @@ def _statuses(operation: Operation, method: str, path: str) -> list[int]:
     return sorted(codes)
 
 
-def _shared(status: int, path: str) -> tuple[str, Any]:
+def _shared_error(status: int, path: str) -> tuple[str, Any]:
     """Return the name of the shared response for `status`, and its body's type."""
-    if status not in _EARLY and ollama.applies_to(path):
+    if status not in _STATUSES_BEFORE_ROUTES and ollama.applies_to(path):
         # A 400 for something other than HTTP precedes the path.
         return f"OllamaError{status}", Error | OllamaError if status == 400 else OllamaError
-    if not anthropic.applies_to(path) or status in _EARLY:
+    if not anthropic.applies_to(path) or status in _STATUSES_BEFORE_ROUTES:
         return f"Error{status}", Error
     kind = Error | AnthropicError if status == 400 else AnthropicError
     return f"AnthropicError{status}", kind
 
 
-def _failure(status: int, content: dict[str, Any]) -> dict[str, Any]:
-    shape: dict[str, Any] = {"description": _TEXTS[status], "content": content}
+def _error_response(status: int, content: dict[str, Any]) -> dict[str, Any]:
+    shape: dict[str, Any] = {"description": _STATUS_TEXTS[status], "content": content}
     return {**shape, "headers": _RETRY_AFTER} if status == 429 else shape

@@ -43,34 +43,28 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Server-sent events with JSON of type `data`; `named` by its `type`, and `done` by a last
-    `[DONE]`."""
+    """Server-sent events with JSON of type `data`."""
 
     data: Any
-    named: bool = False
-    done: bool = False
+    named: bool = False  # by the `type` in the data
+    done: bool = False  # whether a last `[DONE]` follows
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The input and the answers of one route, given as `openapi_extra=Operation(...).extra`. Types
-    are pydantic's, or Bytes.
-
-    `may_fail`: error statuses besides those of every route. `sick`: the body of a 503 that is no
-    error. `page`: what a browser gets instead. `lines`: the type of each line in a stream.
-    """
+    """The types of one route's input and answers, given as `openapi_extra=Operation(...).extra`."""
 
     tag: str
     answer: Any
     _: KW_ONLY
     body: type[BaseModel] | Bytes | None = None
     events: Events | None = None
-    lines: Any = None
-    page: Bytes | None = None
+    lines: Any = None  # the type of each line in a stream
+    page: Bytes | None = None  # what a browser gets instead
     query: tuple[Query, ...] = ()
     headers: tuple[ResponseHeader, ...] = ()
-    may_fail: tuple[int, ...] = ()
-    sick: Any = None
+    may_fail: tuple[int, ...] = ()  # error statuses besides those of every route
+    unhealthy: Any = None  # the body of a 503 that is no error
     is_open: bool = False
 
     @property

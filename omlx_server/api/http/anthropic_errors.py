@@ -63,9 +63,9 @@ def envelope(error: OmlxError, request_id: str | None) -> AnthropicError:
     message = error.message
     if error.code == ContextTooLong.code:
         message = f"{_TOO_LONG}: {message}"
-    other: Kind = "api_error" if error.status >= 500 else "invalid_request_error"
+    usual: Kind = "api_error" if error.status >= 500 else "invalid_request_error"
     return {
         "type": "error",
-        "error": {"type": _KINDS.get(error.status, other), "message": message},
+        "error": {"type": _KINDS.get(error.status, usual), "message": message},
         "request_id": request_id,
     }

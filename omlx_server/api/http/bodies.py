@@ -13,6 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 
 from omlx_server.errors import OmlxError, RequestTimeout, Unavailable
 
@@ -22,7 +23,7 @@ _MOST_WAITING = 32  # bodies of one client
 _MOST_BYTES = 256 * 2**20
 
 
-def bound_for(memory_limit: int) -> int:
+def most_body_bytes(memory_limit: int) -> int:
     """Return the most bytes of all bodies for a memory limit in bytes."""
     return min(_MOST_BYTES, memory_limit // 16)
 
@@ -32,109 +33,119 @@ class TooManyBodies(Unavailable):
 
 
 class RequestBody:
-    """One body that is read or parsed: `held` bytes have come, `taken` are reserved."""
+    """One body that is read or parsed. Bytes: `held` have come, `taken` are reserved."""
 
     def __init__(self, bodies: "Bodies", client: bytes) -> None:
         self.client = client
         self.held = self.taken = 0
         self._bodies = bodies
         self._received = 0
-        self._deadline: asyncio.Timeout | None = None
-        self._begun = 0.0
-        self._cut = False
+        self._deadline: asyncio.Timeout | None = None  # only while it is received
+        self._began = 0.0
+        self._is_cut = False
 
     @property
     def can_be_cut(self) -> bool:
-        return self._deadline is not None and not self._deadline.expired() and not self._cut
+        return self._deadline is not None and not self._deadline.expired() and not self._is_cut
 
     @asynccontextmanager
-    async def coming(self) -> AsyncIterator[None]:
-        """Receive the body within this. Raises RequestTimeout if it is too slow, TooManyBodies if
-        it is cut."""
-        self._begun = asyncio.get_running_loop().time()
+    async def receiving(self) -> AsyncIterator[None]:
+        """Receive the body within this. Raises RequestTimeout, or TooManyBodies if it is cut."""
+        self._began = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(self._bodies.seconds) as self._deadline:
                 yield
         except TimeoutError:
-            raise self._bodies.refusal("cut" if self._cut else "slow") from None
+            raise self._bodies.refusal("cut" if self._is_cut else "slow") from None
         finally:
             self._deadline = None
 
     async def add(self, count: int, whole: int) -> None:
-        """Count `count` new bytes of `whole`, and wait for room. Raises TooManyBodies if there is
-        none in time."""
+        """Note `count` new bytes of `whole`, and wait for room. Raises TooManyBodies."""
         self.held += count
         self._received += count
         if self.held > SMALL:
             await self.make_room(max(whole, self.held))
-        if self._deadline is not None and not self._cut:
-            more = self._bodies.seconds + self._received / _LEAST_RATE
-            self._deadline.reschedule(self._begun + more)
+        if self._deadline is not None and not self._is_cut:
+            seconds = self._bodies.seconds + self._received / _LEAST_RATE
+            self._deadline.reschedule(self._began + seconds)
 
     async def make_room(self, size: int) -> None:
         """Wait until there is room for `size` bytes in all. Raises as `add`."""
-        if self.taken >= size or self._cut:
+        if self.taken >= size or self._is_cut:
             return
-        deadline, loop = self._deadline, asyncio.get_running_loop()
-        began = loop.time()
-        if deadline is not None:
-            deadline.reschedule(None)
-        await self._bodies.take(self, size)
-        self._begun += loop.time() - began
+        loop = asyncio.get_running_loop()
+        wait_began = loop.time()
+        if self._deadline is not None:
+            self._deadline.reschedule(None)
+        await self._bodies.wait_for_room(self, size)
+        # The wait is not the client's fault: its least rate does not count it.
+        self._began += loop.time() - wait_began
 
-    def become(self, size: int) -> None:
+    def replace_size(self, size: int) -> None:
+        """Count the decoded bytes instead of those that came."""
         self.held = size
         self.taken = size if size > SMALL else 0
 
     def cut(self) -> None:
         """Refuse the rest of the body: its reader gets TooManyBodies."""
-        self._cut, self.taken = True, 0
+        self._is_cut, self.taken = True, 0
         if self._deadline is not None:
             self._deadline.reschedule(0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wait:
+    """A body that waits until `size` bytes are reserved for it."""
+
+    body: RequestBody
+    size: int
+    room: "asyncio.Future[None]"
 
 
 class Bodies:
     """All bodies that are received now. `refused` counts by reason: `slow`, `full`, `cut`."""
 
     def __init__(self, most: int = _MOST_BYTES, seconds: float = 10.0) -> None:
-        """`most` bounds the bytes of all, but one body alone may be larger. `seconds` are added to
-        the time by the least rate, and bound the wait for room."""
+        """`most` bounds the bytes of all, but one body alone may be larger. A body may take
+        `seconds` and the time of its bytes by the least rate; `seconds` bound the wait for room."""
         self.seconds = seconds
         self.refused = Counter({"slow": 0, "full": 0, "cut": 0})
-        self._most = most
+        self._most_bytes = most
         self._bodies: list[RequestBody] = []  # the oldest first
-        self._waiting: list[tuple[RequestBody, int, asyncio.Future[None]]] = []
+        self._waiting: list[_Wait] = []
 
     @property
     def held(self) -> int:
         return sum(body.held for body in self._bodies)
 
     @contextmanager
-    def of(self, client: bytes) -> Iterator[RequestBody]:
+    def begin(self, client: bytes) -> Iterator[RequestBody]:
         body = RequestBody(self, client)
         self._bodies.append(body)
         try:
             yield body
         finally:
             self._bodies.remove(body)
-            self._wake()
+            self._wake_those_with_room()
 
-    async def take(self, body: RequestBody, size: int) -> None:
-        if self._gives(body, size):
+    async def wait_for_room(self, body: RequestBody, size: int) -> None:
+        if self._try_to_reserve(body, size):
             return
-        if sum(one.client == body.client for one, *_ in self._waiting) >= _MOST_WAITING:
+        if sum(wait.body.client == body.client for wait in self._waiting) >= _MOST_WAITING:
             raise self.refusal("full")
-        waits = body, size, asyncio.get_running_loop().create_future()
-        self._waiting.append(waits)
+        wait = _Wait(body, size, asyncio.get_running_loop().create_future())
+        self._waiting.append(wait)
         try:
             async with asyncio.timeout(self.seconds):
-                await waits[2]
+                await wait.room
         except TimeoutError:
             raise self.refusal("full") from None
         finally:
-            self._waiting.remove(waits)
+            self._waiting.remove(wait)
 
     def refusal(self, reason: str) -> OmlxError:
+        """Return the error for a body that is refused, and count it."""
         self.refused[reason] += 1
         if reason == "slow":
             return RequestTimeout("the body came too slowly")
@@ -142,41 +153,43 @@ class Bodies:
             "too many large bodies are on their way", retry_after=max(1, round(self.seconds))
         )
 
-    def _gives(self, body: RequestBody, size: int) -> bool:
+    def _try_to_reserve(self, body: RequestBody, size: int) -> bool:
         """Reserve `size` bytes for `body` if there is room; return whether there is."""
-        others = [one for one in self._bodies if one is not body and one.taken]
-        free = self._most - sum(one.taken for one in others)
-        if 2 * size > free and others and not self._cuts(body, size, free):
+        others = [other for other in self._bodies if other is not body and other.taken]
+        free = self._most_bytes - sum(other.taken for other in others)
+        is_small_or_alone = 2 * size <= free or not others
+        if not is_small_or_alone and not self._make_room_by_cutting(body, size, free):
             return False
         body.taken = size
         return True
 
-    def _cuts(self, body: RequestBody, size: int, free: int) -> bool:
-        """Return whether `body` fits into its client's share, after bodies above theirs are cut."""
-        by_client = Counter[bytes]({body.client: size})
-        for one in self._bodies:
-            by_client[one.client] += 0 if one is body else one.taken
-        share = self._most // max(2, len(by_client))
-        if by_client[body.client] > share:
+    def _make_room_by_cutting(self, body: RequestBody, size: int, free: int) -> bool:
+        """Cut the youngest bodies of clients above their share until `body` fits. Cut none, and
+        return False, if that is not enough or its own client would be above its share."""
+        bytes_of = Counter[bytes]({body.client: size})
+        for other in self._bodies:
+            bytes_of[other.client] += 0 if other is body else other.taken
+        share = self._most_bytes // max(2, len(bytes_of))
+        if bytes_of[body.client] > share:
             return False
         victims = []
-        for one in reversed(self._bodies):
+        for other in reversed(self._bodies):
             if size <= free:
                 break
-            if one.taken and one.can_be_cut and by_client[one.client] > share:
-                victims.append(one)
-                by_client[one.client] -= one.taken
-                free += one.taken
+            if other.taken and other.can_be_cut and bytes_of[other.client] > share:
+                victims.append(other)
+                bytes_of[other.client] -= other.taken
+                free += other.taken
         if size > free:
             return False
-        for one in victims:
-            one.cut()
+        for victim in victims:
+            victim.cut()
         return True
 
-    def _wake(self) -> None:
-        for body, size, future in self._waiting:
-            if not future.done() and self._gives(body, size):
-                future.set_result(None)
+    def _wake_those_with_room(self) -> None:
+        for wait in self._waiting:
+            if not wait.room.done() and self._try_to_reserve(wait.body, wait.size):
+                wait.room.set_result(None)
 
 
 BODY = "omlx.body"

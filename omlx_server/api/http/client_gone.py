@@ -18,36 +18,32 @@ class ClientGone(Exception):
 async def while_connected(
     receive: Receive, work: Coroutine[Any, Any, T], seconds: float = 0.0
 ) -> T:
-    """Await `work` and return its result; cancel it after `seconds` (0 is no limit).
-
-    Raises:
-        ClientGone: the client disconnected.
-        DeadlineExceeded: `seconds` are over.
-        Unavailable: the server shuts down: uvicorn has cancelled the request's task.
-    """
+    """Await `work` and return its result; cancel it after `seconds` (0 is no limit). Raises
+    ClientGone, DeadlineExceeded after `seconds`, and Unavailable at the shutdown."""
     task = asyncio.ensure_future(work)
-    watcher = asyncio.ensure_future(_disconnected(receive))
+    watcher = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
-        first = asyncio.FIRST_COMPLETED
-        await asyncio.wait({task, watcher}, timeout=seconds or None, return_when=first)
+        timeout, first = seconds or None, asyncio.FIRST_COMPLETED
+        await asyncio.wait({task, watcher}, timeout=timeout, return_when=first)
         if task.done():
             return task.result()
         if watcher.done():
             raise ClientGone
         raise DeadlineExceeded("the request did not finish within its time limit")
-    except asyncio.CancelledError:
+    except asyncio.CancelledError:  # uvicorn cancels the request's task
         raise Unavailable("the server is shutting down") from None
     finally:
         await cancel_and_wait(task)
         await cancel_and_wait(watcher)
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def cancel_and_wait(task: asyncio.Future[Any]) -> None:
+    """Cancel a task that still runs, and ignore its outcome."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

@@ -1,5 +1,4 @@
-"""Put every error into the envelope of its API. Validation errors repeat no values of the
-client."""
+"""Put every error into the envelope of its API; none repeats values of the client."""
 
 import logging
 import re
@@ -15,13 +14,13 @@ from typing_extensions import TypedDict
 
 from omlx_server.api.http import anthropic_errors as anthropic
 from omlx_server.api.http import ollama_errors as ollama
-from omlx_server.api.http.exchange import failed, path_of, request_id, routes_at
+from omlx_server.api.http.exchange import note_failure, path_of, request_id, routes_at
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.errors import BadRequest, InternalError, NotNow, OmlxError
 
 _log = logging.getLogger(__name__)
 
-_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 class ErrorDetails(TypedDict):
@@ -50,9 +49,11 @@ def envelope(error: OmlxError) -> Error:
     }
 
 
-def response(error: OmlxError, path: str, headers: Mapping[str, str] | None = None) -> Response:
+def error_response(
+    error: OmlxError, path: str, headers: Mapping[str, str] | None = None
+) -> Response:
     """Return the response for an error in the envelope of `path`; the exchange notes it."""
-    failed(error)
+    note_failure(error)
     all_headers = dict(headers or {})
     if isinstance(error, NotNow) and error.retry_after:
         all_headers["Retry-After"] = str(error.retry_after)
@@ -65,23 +66,28 @@ def response(error: OmlxError, path: str, headers: Mapping[str, str] | None = No
 
 
 # An unknown tag of a union is the client's own text.
-_TAG = re.compile(r"\AInput tag '.*'(?= found using)", re.DOTALL)
+_UNKNOWN_TAG = re.compile(r"\AInput tag '.*'(?= found using)", re.DOTALL)
 
 
-def from_validation(error: ValidationError, fields: frozenset[str]) -> BadRequest:
+def bad_request_of(error: ValidationError, fields: frozenset[str]) -> BadRequest:
     """Return the first field's problem as one sentence with its path. Of a union pydantic reports
     every branch: the one of the right type that got deepest counts. The path has only names in
     `fields` and indices: other keys are the client's own."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    paths = [[str(p) for p in one["loc"] if isinstance(p, int) or p in fields] for one in problems]
-    of_first = [n for n, path in enumerate(paths) if path[:1] == paths[0][:1]]
-    best = max(of_first, key=lambda n: (_is_of_right_type(problems[n]["type"]), len(paths[n])))
-    path = ".".join(paths[best])
+    paths = [
+        [str(key) for key in problem["loc"] if isinstance(key, int) or key in fields]
+        for problem in problems
+    ]
+    of_first_field = [n for n, path in enumerate(paths) if path[:1] == paths[0][:1]]
+    best = max(
+        of_first_field, key=lambda n: (_is_of_right_type(problems[n]["type"]), len(paths[n]))
+    )
+    path, problem = ".".join(paths[best]), problems[best]
     # Where a list stops at its first fault, pydantic counts its items wrongly.
-    message = _TAG.sub("Input tag", problems[best]["msg"].partition(" after validation")[0])
-    wrong = BadRequest(f"{path or 'body'}: {message}", param=path or None)
-    wrong.reason = problems[best]["type"]
-    return wrong
+    message = _UNKNOWN_TAG.sub("Input tag", problem["msg"].partition(" after validation")[0])
+    bad_request = BadRequest(f"{path or 'body'}: {message}", param=path or None)
+    bad_request.reason = problem["type"]
+    return bad_request
 
 
 def _is_of_right_type(problem: str) -> bool:
@@ -89,36 +95,35 @@ def _is_of_right_type(problem: str) -> bool:
 
 
 def install(app: FastAPI, routes: Sequence[Route]) -> None:
-    """Install handlers that answer every exception with an envelope. A 405 names the methods of all
-    `routes`."""
-    app.add_exception_handler(OmlxError, _on_own)
-    app.add_exception_handler(HTTPException, partial(_on_http, routes))
+    """Install handlers that answer every exception with an envelope."""
+    app.add_exception_handler(OmlxError, _on_omlx_error)
+    app.add_exception_handler(HTTPException, partial(_on_http_error, routes))
     app.add_exception_handler(Exception, _on_unexpected)
 
 
-async def _on_own(request: Request, error: Exception) -> Response:
+async def _on_omlx_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, OmlxError)
-    return response(error, request.scope["path"])
+    return error_response(error, request.scope["path"])
 
 
-async def _on_http(routes: Sequence[Route], request: Request, error: Exception) -> Response:
+async def _on_http_error(routes: Sequence[Route], request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
-    near = _near(routes, path) if error.status_code == 404 else ""
+    near = _route_hint(routes, path) if error.status_code == 404 else ""
     shown = OmlxError(f"{error.detail}: {request.method} {path_of(request.scope)}{near}")
     shown.status, shown.kind = error.status_code, "invalid_request_error"
-    shown.code = _HTTP_CODES.get(error.status_code)
+    shown.code = _CODES.get(error.status_code)
     shown.reason = ""  # the path has its own field in the log
     if error.status_code != 405:
-        return response(shown, path, error.headers)
+        return error_response(shown, path, error.headers)
     # Starlette's own Allow header names only the methods of the first route that matches.
     routes_here = routes_at(routes, path)
     methods = {method for route in routes_here for method in route.methods or ()}
     methods |= {"HEAD"} if "GET" in methods else set()
-    return response(shown, path, {"Allow": ", ".join(sorted(methods))})
+    return error_response(shown, path, {"Allow": ", ".join(sorted(methods))})
 
 
-def _near(routes: Sequence[Route], path: str) -> str:
+def _route_hint(routes: Sequence[Route], path: str) -> str:
     """Return a hint at the route that was meant: clients often omit `/v1`, or repeat it."""
     patterns = {route.path for route in routes}
     path_meant = f"/v1{path}" if f"/v1{path}" in patterns else path.removeprefix("/v1")
@@ -128,4 +133,4 @@ def _near(routes: Sequence[Route], path: str) -> str:
 async def _on_unexpected(request: Request, error: Exception) -> Response:
     _log.error("unexpected error", exc_info=error)
     shown = InternalError("internal error; the server's log has the details")
-    return response(shown, request.scope["path"])
+    return error_response(shown, request.scope["path"])

@@ -19,15 +19,16 @@ from starlette.datastructures import Headers
 from starlette.types import Scope
 
 _log = logging.getLogger(__name__)
-_REST_SECONDS = 5.0
+_LOOK_UP_PAUSE_SECONDS = 5.0
 _EVERY_V4 = "0.0.0.0"
 _WILDCARDS = (_EVERY_V4, "::")
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
-_FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip")
-_OWN_NAMES = ("localhost", "127.0.0.1", "::1")
+_PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip")
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def host_of(authority: str) -> str:
+    """Return the host of HOST:PORT or [HOST]:PORT, in lower case."""
     authority = authority.lower()
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
@@ -50,10 +51,10 @@ def is_from_here(scope: Scope) -> bool:
     if came_by_unix_socket(scope):
         return True
     headers, client = Headers(scope=scope), scope.get("client")
-    if any(name in headers for name in _FORWARDED):
+    if any(name in headers for name in _PROXY_HEADERS):
         return False
     name = host_of(headers.get("host", ""))
-    return client is not None and is_loopback(client[0]) and name in _OWN_NAMES
+    return client is not None and is_loopback(client[0]) and name in _LOOPBACK_NAMES
 
 
 def came_by_unix_socket(scope: Scope) -> bool:
@@ -61,64 +62,66 @@ def came_by_unix_socket(scope: Scope) -> bool:
     return address is not None and address[1] is None and str(address[0]).startswith("/")
 
 
-def names_here() -> frozenset[str]:
-    """Return the addresses of all interfaces, and the machine's name: whole, without domain, and
-    with `.local` (mDNS)."""
+def machine_names() -> frozenset[str]:
+    """Return all addresses, and the name: whole, without domain, and with `.local` (mDNS)."""
     try:
-        interfaces = list(psutil.net_if_addrs().values())
+        interfaces = psutil.net_if_addrs()
     except OSError as error:  # a sandbox without netlink sockets
         _log.warning("the addresses of this machine can't be read: %s", error.strerror or error)
-        interfaces = []
-    addresses = {plain(a.address) for one in interfaces for a in one if a.family in _FAMILIES}
+        interfaces = {}
+    found = [entry for entries in interfaces.values() for entry in entries]
+    addresses = {comparable_name(e.address) for e in found if e.family in _FAMILIES}
     name = socket.gethostname().lower()
-    first = name.partition(".")[0]
-    return frozenset({*addresses, name, first, f"{first}.local"} - {"", ".local"})
+    short_name = name.partition(".")[0]
+    return frozenset({*addresses, name, short_name, f"{short_name}.local"} - {"", ".local"})
 
 
 @dataclass(slots=True, eq=False)
 class OwnNames:
-    """The names of this machine. `find` returns those without DNS, `ask_dns` the full name,
-    slowly."""
+    """The names of this machine. `find` returns those without DNS, `ask_dns` the full one."""
 
-    find: Callable[[], frozenset[str]] = names_here
+    find: Callable[[], frozenset[str]] = machine_names
     ask_dns: Callable[[], str] = socket.getfqdn
     clock: Callable[[], float] = time.monotonic
     _names: frozenset[str] = frozenset()
-    _whole_name: str = ""
-    _found_at: float = -math.inf
-    _finding: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _asking: threading.Thread | None = None
+    _full_name: str = ""
+    _looked_up_at: float = -math.inf
+    _look_up_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _dns_thread: threading.Thread | None = None
 
     async def has(self, name: str) -> bool:
         """Return whether `name` is this machine's, after a new look-up if need be."""
-        name = plain(name)
+        name = comparable_name(name)
         if not self._knows(name):
-            async with self._finding:
-                if self.clock() - self._found_at >= _REST_SECONDS:
+            async with self._look_up_lock:
+                if self.clock() - self._looked_up_at >= _LOOK_UP_PAUSE_SECONDS:
                     await self._refresh()
         return self._knows(name)
 
-    async def known(self) -> frozenset[str]:
-        async with self._finding:
+    async def look_up(self) -> frozenset[str]:
+        """Return the names without DNS, looked up anew."""
+        async with self._look_up_lock:
             await self._refresh()
         return self._names
 
     def _knows(self, name: str) -> bool:
-        return bool(name) and (name in self._names or name == self._whole_name)
+        return bool(name) and (name in self._names or name == self._full_name)
 
     async def _refresh(self) -> None:
         self._names = await asyncio.to_thread(self.find)
-        self._found_at = self.clock()
-        if self._asking is None or not self._asking.is_alive():
+        self._looked_up_at = self.clock()
+        if self._dns_thread is None or not self._dns_thread.is_alive():
             # A daemon thread: the process does not wait for DNS when it ends.
-            self._asking = threading.Thread(target=self._hear, name="own-name", daemon=True)
-            self._asking.start()
+            self._dns_thread = threading.Thread(
+                target=self._ask_full_name, name="own-name", daemon=True
+            )
+            self._dns_thread.start()
 
-    def _hear(self) -> None:
-        self._whole_name = self.ask_dns().lower()
+    def _ask_full_name(self) -> None:
+        self._full_name = self.ask_dns().lower()
 
 
-def plain(name: str) -> str:
+def comparable_name(name: str) -> str:
     """Return a name in comparable form: lower case, no final dot, one spelling for each address."""
     name = name.lower().partition("%")[0].removesuffix(".")
     try:
@@ -134,7 +137,7 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def for_others(names: Iterable[str], host: str) -> list[str]:
+def reachable_names(names: Iterable[str], host: str) -> list[str]:
     """Return those of `names` that reach a server on a wildcard `host`, mDNS names first."""
     if host not in _WILDCARDS:
         return []

@@ -14,21 +14,21 @@ from pydantic_core import CoreSchema
 from starlette.requests import ClientDisconnect
 
 from omlx_server.api.http.bodies import BODY, SMALL, BeginBody, RequestBody
-from omlx_server.api.http.errors import from_validation
-from omlx_server.api.http.exchange import current
+from omlx_server.api.http.errors import bad_request_of
+from omlx_server.api.http.exchange import current_exchange
 from omlx_server.api.http.texts import bound_texts_and_lists
 from omlx_server.errors import BadBody, BadRequest, PayloadTooLarge, UnsupportedMedia
 
 M = TypeVar("M", bound=BaseModel)
 
 _GZIP = ("gzip", "x-gzip")
-_MOST_EXPANDED = 1032  # decoded bytes for one encoded byte
+_MOST_EXPANSION = 1032  # decoded bytes for one encoded byte
 # The most objects, arrays and keys of a body: 8 MB of them take seconds to parse.
 _MOST_VALUES = 200_000
-_SLICE = 1 << 16  # bytes
+_SLICE_BYTES = 1 << 16  # bytes
 
 # Bodies larger than a slice are parsed one at a time: parsed, they are many times their bytes.
-_LARGE = ThreadPoolExecutor(1, thread_name_prefix="bodies")
+_LARGE_BODIES = ThreadPoolExecutor(1, thread_name_prefix="bodies")
 
 
 class StrictModel(BaseModel):
@@ -39,9 +39,8 @@ class StrictModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _let_others_go_on(cls, value: Any) -> Any:
-        """Return `value`. Python code lets other threads run; pydantic itself holds the GIL
-        throughout."""
+    def _let_other_threads_run(cls, value: Any) -> Any:
+        """Return `value`. Pydantic holds the GIL throughout, but not while this runs."""
         return value
 
     @classmethod
@@ -53,48 +52,41 @@ class StrictModel(BaseModel):
         return schema
 
 
-def refuse(body: BaseModel, unsupported: Mapping[str, str]) -> None:
-    """Raise BadRequest for the first field of `unsupported` that is set; its value is the
-    message."""
+def refuse_unsupported(body: BaseModel, unsupported: Mapping[str, str]) -> None:
+    """Raise BadRequest for a field that is set, with its message in `unsupported`."""
     for name, message in unsupported.items():
         if (value := getattr(body, name, None)) or type(value) in (int, float):
             raise BadRequest(message, param=name)
 
 
-def validated(kind: type[M], fields: Mapping[str, Any]) -> M:
-    """Return the request that another API's request asks for; fields that are None are left out.
-    Raises BadRequest."""
-    given = {name: value for name, value in fields.items() if value is not None}
+def validate_fields(kind: type[M], fields: Mapping[str, Any]) -> M:
+    """Return a request with those `fields` that are not None. Raises BadRequest."""
+    set_fields = {name: value for name, value in fields.items() if value is not None}
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(set_fields)
     except ValidationError as error:
-        raise from_validation(error, frozenset(kind.model_fields)) from None
+        raise bad_request_of(error, frozenset(kind.model_fields)) from None
 
 
 async def read(request: Request, kind: type[M], limit: int) -> M:
-    """Read and validate a JSON body of at most `limit` bytes.
-
-    Raises:
-        PayloadTooLarge: too many bytes, or too many objects, arrays and keys.
-        BadRequest: no valid JSON, or not the fields of `kind`.
-        UnsupportedMedia: an unknown Content-Encoding.
-        RequestTimeout, TooManyBodies: it is too slow, or there is no room.
-    """
+    """Read and validate a JSON body of at most `limit` bytes. Raises PayloadTooLarge, BadRequest,
+    UnsupportedMedia for its coding, RequestTimeout, and TooManyBodies where there is no room."""
     begin: BeginBody = request.scope[BODY]
     with begin() as body:
         raw = await read_bytes(request, limit, body)
-        if len(raw) <= _SLICE:
-            return _validated(raw, kind)
-        return await asyncio.get_running_loop().run_in_executor(_LARGE, _validated, raw, kind)
+        if len(raw) <= _SLICE_BYTES:
+            return _parse_and_validate(raw, kind)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(_LARGE_BODIES, _parse_and_validate, raw, kind)
 
 
-def _validated(raw: bytes, kind: type[M]) -> M:
+def _parse_and_validate(raw: bytes, kind: type[M]) -> M:
     _check_values(raw)
-    data = _parse(raw)
+    data = _parse_object(raw)
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise from_validation(error, _field_names(kind)) from None
+        raise bad_request_of(error, _field_names(kind)) from None
     except RecursionError:
         raise BadBody("the body is nested too deeply") from None
 
@@ -108,28 +100,27 @@ def _field_names(kind: type[BaseModel]) -> frozenset[str]:
 
 
 async def read_bytes(request: Request, limit: int, body: RequestBody) -> bytes:
-    """Return a body, bounded before and after decoding. Raises as `read`, and BadBody if it breaks
-    off."""
+    """Return a body, bounded before and after decoding. Raises as `read`."""
     coding = coding_of(request.headers.get("content-encoding", ""))
-    sent = await _sent_bytes(request, limit, body)
+    sent = await _receive(request, limit, body)
     if not coding:
         return sent
-    most = min(limit, len(sent) * _MOST_EXPANDED)
+    most = min(limit, len(sent) * _MOST_EXPANSION)
     if most > SMALL:
         await body.make_room(most)
-    plain = await asyncio.to_thread(decoded, sent, coding, limit)
-    body.become(len(plain))
+    plain = await asyncio.to_thread(decompress_body, sent, coding, limit)
+    body.replace_size(len(plain))
     return plain
 
 
-async def _sent_bytes(request: Request, limit: int, body: RequestBody) -> bytes:
+async def _receive(request: Request, limit: int, body: RequestBody) -> bytes:
     declared = request.headers.get("content-length", "")
     size = int(declared) if declared.isdigit() else limit
     if size > limit:
         raise PayloadTooLarge(f"the body may have {limit} bytes at most")
     sent = bytearray()
     try:
-        async with body.coming():
+        async with body.receiving():
             async for part in request.stream():
                 sent += part
                 if len(sent) > limit:
@@ -137,11 +128,11 @@ async def _sent_bytes(request: Request, limit: int, body: RequestBody) -> bytes:
                 await body.add(len(part), size)
     except ClientDisconnect:
         raise BadBody("the client left before its request was complete") from None
-    current().body = len(sent)
+    current_exchange().body = len(sent)
     return bytes(sent)
 
 
-def _parse(body: bytes) -> dict[str, object]:
+def _parse_object(body: bytes) -> dict[str, object]:
     if not body.strip():
         raise BadBody("the body is empty; a JSON object is expected")
     try:
@@ -155,30 +146,34 @@ def _parse(body: bytes) -> dict[str, object]:
 
 
 def _check_values(body: bytes) -> None:
-    parts = (body[start : start + _SLICE] for start in range(0, len(body), _SLICE))
-    if sum(map(_count, parts)) <= _MOST_VALUES:
+    """Raise PayloadTooLarge for too many objects, arrays and keys."""
+    slices = (body[start : start + _SLICE_BYTES] for start in range(0, len(body), _SLICE_BYTES))
+    # This also counts those within strings, but is fast; most bodies have few.
+    if sum(map(_count_values, slices)) <= _MOST_VALUES:
         return
-    if any(values > _MOST_VALUES for values in values_in(body)):
-        most = f"{_MOST_VALUES} objects, arrays and keys"
-        raise PayloadTooLarge(f"the body may hold {most} at most")
+    if any(values > _MOST_VALUES for values in running_value_counts(body)):
+        raise PayloadTooLarge(f"the body may hold {_MOST_VALUES} objects, arrays and keys at most")
 
 
-def values_in(body: bytes) -> Iterator[int]:
+def running_value_counts(body: bytes) -> Iterator[int]:
     """Count objects, arrays and keys outside of strings, and yield the sum after each slice."""
-    count, quoted, start = 0, False, 0
+    count, starts_in_string, start = 0, False, 0
     while start < len(body):
-        part = body[start : start + _SLICE]
-        escapes = len(part) - len(part.rstrip(b"\\"))
-        if escapes % 2:  # the escaped byte is the first one of the next slice
-            part = body[start : start + _SLICE + 1]
+        part = body[start : start + _SLICE_BYTES]
+        backslashes = len(part) - len(part.rstrip(b"\\"))
+        if backslashes % 2:  # the escaped byte is the first one of the next slice
+            part = body[start : start + _SLICE_BYTES + 1]
         start += len(part)
-        strings = part.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        count += sum(map(_count, strings[quoted::2]))
-        quoted ^= len(strings) % 2 == 0
+        # Between quotes lie by turns what is outside of strings and what is within.
+        pieces = part.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        count += sum(map(_count_values, pieces[starts_in_string::2]))
+        quotes = len(pieces) - 1
+        starts_in_string ^= quotes % 2 == 1
         yield count
 
 
-def _count(text: bytes) -> int:
+def _count_values(text: bytes) -> int:
+    """Count the characters that begin an object or an array, or end a key."""
     return len(text) - len(text.translate(None, b"[{:"))
 
 
@@ -192,12 +187,11 @@ def coding_of(header: str) -> str:
     return coding
 
 
-def decoded(body: bytes, coding: str, limit: int) -> bytes:
-    """Return the decoded bytes of a whole body. Raises PayloadTooLarge for more than `limit`,
-    BadBody for another coding, a missing end or bytes after it."""
+def decompress_body(body: bytes, coding: str, limit: int) -> bytes:
+    """Return the decoded bytes of a whole body. Raises PayloadTooLarge and BadBody."""
     if not body:
         return b""
-    stream = zlib.decompressobj(_bits(coding, body))
+    stream = zlib.decompressobj(_zlib_wbits(coding, body))
     try:
         plain = stream.decompress(body, limit + 1)
     except zlib.error:
@@ -206,15 +200,16 @@ def decoded(body: bytes, coding: str, limit: int) -> bytes:
         raise PayloadTooLarge(f"the body may have {limit} bytes at most, decoded as well")
     if not stream.eof:
         raise BadBody(f"the body breaks off: its {coding} has no end")
+    # A second gzip member is refused too: many empty ones would take long.
     if stream.unused_data:
         raise BadBody(f"the body goes on behind the end of its {coding}")
     return plain
 
 
-def _bits(coding: str, data: bytes) -> int:
-    """Return zlib's `wbits` for `data`: deflate is zlib's format, whose header is a multiple of 31,
-    or the bare stream of some clients. gzip has one member: many empty ones would take long."""
+def _zlib_wbits(coding: str, data: bytes) -> int:
+    """Return the `wbits` by which zlib knows the format of `data`."""
     if coding in _GZIP:
         return 16 + zlib.MAX_WBITS
-    is_zlib = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2]) % 31 == 0
-    return zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS
+    # Some clients send deflate without zlib's header, whose two bytes are a multiple of 31.
+    has_header = data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:2]) % 31 == 0
+    return zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS

@@ -4,7 +4,7 @@ from typing_extensions import TypedDict
 
 from omlx_server.errors import ModelNotFound, OmlxError, QueueFull
 
-_BELOW = "/api/"
+_PREFIX = "/api/"
 # Ollama answers 503 where its queue is full; a 429 is unknown there.
 _BUSY = 503
 # Clients look for these words before they offer to pull a model.
@@ -18,7 +18,7 @@ class OllamaError(TypedDict):
 
 
 def applies_to(path: str) -> bool:
-    return path.startswith(_BELOW)
+    return path.startswith(_PREFIX)
 
 
 def status(error: OmlxError) -> int:

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from omlx_server.api.http.client_gone import ClientGone, cancel_and_wait, while_connected
 from omlx_server.api.http.errors import envelope
-from omlx_server.api.http.exchange import failed, left
+from omlx_server.api.http.exchange import note_client_left, note_failure
 from omlx_server.errors import OmlxError, Unavailable
 
 DONE = b"data: [DONE]\n\n"
@@ -33,7 +33,7 @@ class TextEvents:
         return self._before + orjson.dumps(text) + self._behind
 
 
-def named(*events: Mapping[str, Any]) -> bytes:
+def named_events(*events: Mapping[str, Any]) -> bytes:
     """Return events named by the `type` in their data."""
     return b"".join(
         b"event: %s\ndata: %s\n\n" % (data["type"].encode(), orjson.dumps(data)) for data in events
@@ -67,78 +67,80 @@ class EventStream(Response):
         self._keepalive = keepalive
         self._clock = time.monotonic
         self._sent_at = 0.0
-        self._unsent: bytes | None = None  # what is being sent, or waits for that
-        self._free = asyncio.Event()  # no keep-alive is being sent
-        self._free.set()
+        self._unsent: bytes | None = None  # the chunk that is being sent, or waits for that
+        self._no_keepalive_under_way = asyncio.Event()
+        self._no_keepalive_under_way.set()
         self._started = False
         self._ended = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await while_connected(receive, self._write(send))
+            await while_connected(receive, self._send_events(send))
         except ClientGone:
-            left()
+            note_client_left()
         except Unavailable as error:
             if not self._started:
                 raise
             if not self._ended:
-                await self._send(send, await self._last_words(error), more=False)
+                await self._send_bytes(send, await self._final_bytes(error), more=False)
         finally:
             await self._events.aclose()
 
-    async def _write(self, send: Send) -> None:
-        keeper = asyncio.ensure_future(self._keep_alive(send))
+    async def _send_events(self, send: Send) -> None:
+        keeper = asyncio.ensure_future(self._send_keepalives(send))
         try:
             async for chunk in self._events:
-                _raise_failure(keeper)
-                await self._put(send, chunk)
+                _raise_error_of(keeper)
+                await self._send_chunk(send, chunk)
         except OmlxError as error:
             if not self._started:
                 raise
-            failed(error)
-            await self._put(send, self._on_error(error))
+            note_failure(error)
+            await self._send_chunk(send, self._on_error(error))
         finally:
             await cancel_and_wait(keeper)
-        _raise_failure(keeper)
-        await self._put(send, b"", more=False)
+        _raise_error_of(keeper)
+        await self._send_chunk(send, b"", more=False)
 
-    async def _put(self, send: Send, chunk: bytes, *, more: bool = True) -> None:
+    async def _send_chunk(self, send: Send, chunk: bytes, *, more: bool = True) -> None:
         self._unsent = chunk
-        if not self._free.is_set():
-            await self._free.wait()
-        await self._send(send, chunk, more=more)
+        if not self._no_keepalive_under_way.is_set():
+            await self._no_keepalive_under_way.wait()
+        await self._send_bytes(send, chunk, more=more)
         self._unsent, self._sent_at = None, self._clock()
 
-    async def _keep_alive(self, send: Send) -> None:
-        """Send keep-alives until `send` raises; `_write` raises that error too."""
+    async def _send_keepalives(self, send: Send) -> None:
+        """Send keep-alives until `send` raises; `_send_events` raises that error too."""
         self._sent_at = self._clock()
         while True:
-            silent = self._clock() - self._sent_at
-            if silent < self._keepalive_seconds or self._unsent is not None:
-                await asyncio.sleep(max(self._keepalive_seconds - silent, _POLL_SECONDS))
+            silent_seconds = self._clock() - self._sent_at
+            if silent_seconds < self._keepalive_seconds or self._unsent is not None:
+                await asyncio.sleep(max(self._keepalive_seconds - silent_seconds, _POLL_SECONDS))
                 continue
-            self._free.clear()
+            self._no_keepalive_under_way.clear()
             try:
-                await self._send(send, self._keepalive, more=True)
+                await self._send_bytes(send, self._keepalive, more=True)
             finally:
-                self._free.set()
+                self._no_keepalive_under_way.set()
             self._sent_at = self._clock()
 
-    async def _last_words(self, error: OmlxError) -> bytes:
+    async def _final_bytes(self, error: OmlxError) -> bytes:
         """Return the end of a stream that the shutdown cuts: the event whose `send` was cancelled,
         the next one if it is ready, and the error event."""
-        failed(error)
+        note_failure(error)
         if self._unsent is None:  # then the wait for the next event was cancelled
             return self._on_error(error)
-        ready = asyncio.ensure_future(anext(self._events, None))
-        await asyncio.wait({ready}, timeout=0)
-        await cancel_and_wait(ready)
-        if ready.cancelled() or ready.exception():
+        next_event = asyncio.ensure_future(anext(self._events, None))
+        await asyncio.wait({next_event}, timeout=0)
+        await cancel_and_wait(next_event)
+        if next_event.cancelled() or next_event.exception():
             return self._unsent + self._on_error(error)
-        chunk = ready.result()
-        return self._unsent + (b"" if chunk is None else chunk + self._on_error(error))
+        chunk = next_event.result()
+        if chunk is None:  # the stream was at its end
+            return self._unsent
+        return self._unsent + chunk + self._on_error(error)
 
-    async def _send(self, send: Send, chunk: bytes, *, more: bool) -> None:
+    async def _send_bytes(self, send: Send, chunk: bytes, *, more: bool) -> None:
         if not self._started:
             self._started = True
             self.headers.update(self._late_headers())
@@ -148,6 +150,7 @@ class EventStream(Response):
         self._ended = not more
 
 
-def _raise_failure(task: asyncio.Future[Any]) -> None:
+def _raise_error_of(task: asyncio.Future[Any]) -> None:
+    """Raise the error with which a task has ended, if it has."""
     if task.done() and not task.cancelled():
         task.result()

@@ -1,5 +1,4 @@
-"""Types of texts in requests, by length. A plain `str` in a `StrictModel` is a name: it may have
-`LONGEST_NAME` characters."""
+"""Types of texts in requests, by length. A plain `str` in a `StrictModel` is a short name."""
 
 from typing import Annotated, Any
 
@@ -13,17 +12,16 @@ from omlx_server.text.grammar.to_grammar import MAX_CHARS
 _UNBOUNDED = "unbounded"
 # An answer may repeat a value so many levels deep, and orjson must be able to write it there.
 _ANSWER_LEVELS = 16
-_MOST = {"most": MAX_CHARS}
+_ERROR_FIELDS = {"most": MAX_CHARS}
 
 
-def _without_bound(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+def _mark_unbounded(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
     schema: Any = handler(source)
     return {**schema, "metadata": {**schema.get("metadata", {}), _UNBOUNDED: True}}
 
 
-def _bounded(value: Any) -> Any:
-    """Return `value`. Raises PydanticCustomError for more than MAX_CHARS bytes as JSON or too deep
-    nesting."""
+def _check_size_and_depth(value: Any) -> Any:
+    """Return `value`. Raises PydanticCustomError for too many bytes as JSON or deep nesting."""
     nested = value
     for _ in range(_ANSWER_LEVELS):
         nested = [nested]
@@ -33,27 +31,26 @@ def _bounded(value: Any) -> Any:
         raise PydanticCustomError("too_deep", "Input is nested too deeply") from None
     if nbytes > MAX_CHARS:
         raise PydanticCustomError(
-            "too_long", "Input should have at most {most} bytes as JSON", _MOST
+            "too_long", "Input should have at most {most} bytes as JSON", _ERROR_FIELDS
         )
     return value
 
 
-Text = Annotated[str, GetPydanticSchema(_without_bound)]
+Text = Annotated[str, GetPydanticSchema(_mark_unbounded)]
 """A part of a prompt, or an image, bounded only by the body's limit."""
 
 Source = Annotated[str, Field(max_length=MAX_CHARS)]
 """A grammar, a pattern, or the text of a schema."""
 
-JsonObject = Annotated[dict[str, Any], AfterValidator(_bounded)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(_check_size_and_depth)]
 """A schema or options, of any form."""
 
-Choices = Annotated[list[Source], AfterValidator(_bounded)]
+Choices = Annotated[list[Source], AfterValidator(_check_size_and_depth)]
 """The answers to choose from."""
 
 
 def bound_texts_and_lists(schema: Any) -> None:
-    """Bound each unbounded string of a pydantic core schema as a name; stop lists at their first
-    fault."""
+    """Bound each other string of a core schema as a name; stop lists at their first fault."""
     if isinstance(schema, dict):
         if schema.get("type") == "list":
             schema["fail_fast"] = True

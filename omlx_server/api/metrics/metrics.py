@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 from omlx_server.api.description.operation import Bytes, Operation
-from omlx_server.api.http.exchange import Phases, current
+from omlx_server.api.http.exchange import Phases, current_exchange
 from omlx_server.api.metric_helpers import MODEL, OWN, VLLM, counters, label_of
 from omlx_server.api.metrics.engine import EngineMetrics
 from omlx_server.api.metrics.traffic import Traffic
@@ -185,7 +185,7 @@ class ModelMetrics:
     def follow(self, prompt_tokens: int) -> "Followed":
         self.prompt_tokens.inc(prompt_tokens)
         phases = Phases(prompt_tokens)
-        current().phases.append(phases)
+        current_exchange().phases.append(phases)
         return Followed(self, phases)
 
 

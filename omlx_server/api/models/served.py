@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from omlx_server.api.http.exchange import afterwards, current
+from omlx_server.api.http.exchange import current_exchange, run_afterwards
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.image_reader import ImageReader
 from omlx_server.api.models.listing import CachedModels, Catalogue, ModelListing, Vitals
@@ -191,7 +191,7 @@ class ServedModels:
         match = await self._look_up(lambda: next(iter(self._candidates(name)), None))
         if match is None:
             raise self._unknown(name, "")
-        current().about = label_of(match.names[0])
+        current_exchange().about = label_of(match.names[0])
         return match
 
     async def named(self, name: str) -> tuple[ModelListing, str | None]:
@@ -222,9 +222,9 @@ class ServedModels:
                 param="model",
             )
         self._listings[listing.wanted.key] = listing
-        current().model = label_of(listing.names[0])
+        current_exchange().model = label_of(listing.names[0])
         lease = await self.pool.acquire(listing.wanted)
-        afterwards(lease.release)
+        run_afterwards(lease.release)
         return lease.model
 
     async def _look_up(self, find: Callable[[], ModelListing | None]) -> ModelListing | None:

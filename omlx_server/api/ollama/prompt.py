@@ -10,7 +10,7 @@ from typing import Any
 
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.sampling import EngineFields, TokenFields
-from omlx_server.api.http.json_body import refuse, validated
+from omlx_server.api.http.json_body import refuse_unsupported, validate_fields
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.ollama.request import (
     Format,
@@ -49,21 +49,21 @@ def of_chat(body: OllamaChatRequest, model: ServedModel) -> ChatRequest:
     fields: Fields = {"messages": chat_messages(turns), "tools": tools or None}
     if turns and turns[-1].role == "assistant" and not turns[-1].tool_calls:
         fields |= {"continue_final_message": True, "add_generation_prompt": False}
-    return validated(ChatRequest, {**fields, **_chat_fields(body, model)})
+    return validate_fields(ChatRequest, {**fields, **_chat_fields(body, model)})
 
 
 def of_prompt(body: GenerateRequest, model: ServedModel) -> ChatRequest:
     """Return the chat request for a prompt, as a message of the user. Raises BadRequest."""
-    refuse(body, _UNSUPPORTED)
+    refuse_unsupported(body, _UNSUPPORTED)
     content = content_of(body.prompt or "", body.images or (), "images")
     turns: list[Fields] = [{"role": "system", "content": body.system}] if body.system else []
     turns.append({"role": "user", "content": content})
-    return validated(ChatRequest, {"messages": turns, **_chat_fields(body, model)})
+    return validate_fields(ChatRequest, {"messages": turns, **_chat_fields(body, model)})
 
 
 def of_text(body: GenerateRequest, model: ServedModel) -> CompletionRequest:
     """Return the completion request for a prompt without a chat template. Raises BadRequest."""
-    refuse(body, _UNSUPPORTED)
+    refuse_unsupported(body, _UNSUPPORTED)
     for name in ("system", "images", "think"):
         if getattr(body, name):
             raise BadRequest(f"{name} can't be used with raw or suffix", param=name)
@@ -74,7 +74,7 @@ def of_text(body: GenerateRequest, model: ServedModel) -> CompletionRequest:
         **_shared_fields(body),
     }
     most = model.defaults.max_tokens or _NO_LIMIT_TOKENS
-    return validated(CompletionRequest, {"max_tokens": most, **fields})
+    return validate_fields(CompletionRequest, {"max_tokens": most, **fields})
 
 
 def _chat_fields(body: WrittenRequest, model: ServedModel) -> Fields:

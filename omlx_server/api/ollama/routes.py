@@ -16,7 +16,7 @@ from omlx_server.api.chat.turn import ChatTurn
 from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
 from omlx_server.api.http.client_gone import while_connected
-from omlx_server.api.http.exchange import current
+from omlx_server.api.http.exchange import current_exchange
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import CHAT, EMBEDDING, ServedEmbedder, ServedModel
 from omlx_server.api.ollama import answers, prompt
@@ -148,7 +148,9 @@ async def _continue(job: _Job, body: GenerateRequest) -> Choices:
 async def _answer(job: _Job, choices: Choices, shape: AnswerShape) -> Response:
     body, request = job.body, job.request
     logs = bool(body.logprobs)
-    shapes = AnswerShapes(body.model, shape, current(), job.load_seconds, with_logprobs=logs)
+    shapes = AnswerShapes(
+        body.model, shape, current_exchange(), job.load_seconds, with_logprobs=logs
+    )
     if body.stream is False:
         whole = await while_connected(request.receive, _whole(shapes, choices))
         return JsonResponse(whole, headers=choices.headers())
@@ -188,7 +190,7 @@ async def embed(request: Request) -> Response:
     answer = {
         "model": body.model,
         "embeddings": vectors,
-        "total_duration": nanoseconds(time.monotonic() - current().started),
+        "total_duration": nanoseconds(time.monotonic() - current_exchange().started),
         "load_duration": nanoseconds(load_seconds),
         "prompt_eval_count": tokens,
     }
@@ -219,5 +221,5 @@ async def _vectors(
     if not texts:
         return [], 0
     embedding = openai_embeddings.EmbeddingRequest.model_validate({"input": texts, **options})
-    vectors, tokens = await openai_embeddings.embedded(request, embedding, model)
+    vectors, tokens = await openai_embeddings.embed_inputs(request, embedding, model)
     return [openai_embeddings.as_numbers(vector) for vector in vectors], tokens

@@ -47,7 +47,7 @@ async def chat_completions(request: Request) -> Response:
     chat = await body_of(request, ChatRequest)
     model = await context.models.find(chat.model, adapter=chat.adapter, preset=chat.preset)
     id = f"chatcmpl-{uuid.uuid4().hex}"
-    answer = _Answer(id, chat, model)
+    answer = _ChatCompletionAnswer(id, chat, model)
     choices = await while_connected(request.receive, ChatTurn(chat, model, request, id).start())
     if chat.stream:
         return sse.EventStream(answer.events(choices), context.keepalive_seconds, choices.headers)
@@ -55,11 +55,11 @@ async def chat_completions(request: Request) -> Response:
     return JsonResponse(content, headers=choices.headers())
 
 
-class _Answer:
+class _ChatCompletionAnswer:
     """Makes the JSON of one response. Closing the iterator of `events` closes the generation."""
 
     def __init__(self, id: str, asked: ChatRequest, model: ServedModel) -> None:
-        self._empty: answers.ChatCompletionChunk = {
+        self._chunk_fields: answers.ChatCompletionChunk = {
             "id": id,
             "created": int(time.time()),
             "model": asked.model,
@@ -69,45 +69,46 @@ class _Answer:
             "choices": [],
         }
         if asked.with_usage:
-            self._empty["usage"] = None
+            self._chunk_fields["usage"] = None
         self._with_logprobs = asked.logprobs
-        self._custom = asked.custom_names
-        self._calls = [_Deltas(self._custom) for _ in range(asked.n or 1)]
+        self._custom_names = asked.custom_names
+        self._delta_makers = [_DeltaMaker(self._custom_names) for _ in range(asked.n or 1)]
 
     async def whole(self, choices: Choices) -> answers.ChatCompletion:
         async with choices.generation as generation:
-            whole = [WholeChoice() for _ in range(generation.request.n)]
+            whole_choices = [WholeChoice() for _ in range(generation.request.n)]
             async for delta in choices.deltas():
-                whole[delta.index].add(delta)
+                whole_choices[delta.index].add(delta)
         return {
-            **self._empty,
+            **self._chunk_fields,
             "object": "chat.completion",
-            "choices": [self._choice(index, choice) for index, choice in enumerate(whole)],
+            "choices": [self._message_choice(i, choice) for i, choice in enumerate(whole_choices)],
             "usage": usage(choices.usage),
         }
 
     async def events(self, choices: Choices) -> AsyncGenerator[bytes, None]:
         """Yield the response as events, with token counts last if asked for."""
         async with choices.generation:
-            opened: dict[int, sse.TextEvents | None] = {}
+            # One for each choice that has begun; None where its chunks have more than a text.
+            text_events: dict[int, sse.TextEvents | None] = {}
             async for delta in choices.deltas():
-                texts = opened.get(delta.index)
+                texts = text_events.get(delta.index)
                 if texts is not None and (text := delta.only_text) is not None:
                     yield texts.with_text(text)
                     continue
-                shapes = self._deltas(delta)
-                if delta.index not in opened:
-                    opened[delta.index] = self._text_events(delta.index)
+                chunk_choices = self._chunk_choices(delta)
+                if delta.index not in text_events:
+                    text_events[delta.index] = self._text_events(delta.index)
                     role: answers.ChatDelta = {"role": "assistant", "content": ""}
-                    shapes.insert(0, _chunk_choice(delta.index, role))
-                if shapes:
-                    yield b"".join([sse.event(self._chunk(shape)) for shape in shapes])
-            if "usage" in self._empty:
-                yield sse.event({**self._empty, "usage": usage(choices.usage)})
+                    chunk_choices.insert(0, _chunk_choice(delta.index, role))
+                if chunk_choices:
+                    yield b"".join([sse.event(self._chunk(choice)) for choice in chunk_choices])
+            if "usage" in self._chunk_fields:
+                yield sse.event({**self._chunk_fields, "usage": usage(choices.usage)})
             yield sse.DONE
 
     def _chunk(self, choice: answers.ChatChunkChoice) -> answers.ChatCompletionChunk:
-        return {**self._empty, "choices": [choice]}
+        return {**self._chunk_fields, "choices": [choice]}
 
     def _text_events(self, index: int) -> sse.TextEvents | None:
         """Return the chunks of a choice that have only text; None if all have log-probabilities."""
@@ -115,7 +116,7 @@ class _Answer:
             return None
         return sse.TextEvents(self._chunk(_chunk_choice(index, {"content": ""})))
 
-    def _choice(self, index: int, choice: WholeChoice) -> answers.ChatChoice:
+    def _message_choice(self, index: int, choice: WholeChoice) -> answers.ChatChoice:
         answer = assemble(choice.parts)
         message: answers.AssistantMessage = {
             "role": "assistant",
@@ -125,7 +126,7 @@ class _Answer:
             "annotations": [],
         }
         if answer.calls:
-            message["tool_calls"] = [self._call(call) for call in answer.calls]
+            message["tool_calls"] = [self._message_call(call) for call in answer.calls]
         if answer.reasoning:  # by both names that clients read
             message["reasoning_content"] = message["reasoning"] = answer.reasoning
         return {
@@ -135,21 +136,21 @@ class _Answer:
             "finish_reason": choice.finish,
         }
 
-    def _deltas(self, delta: ChoiceDelta) -> list[answers.ChatChunkChoice]:
-        calls = self._calls[delta.index]
-        shapes = [shape for part in delta.parts if (shape := calls.delta(part))]
-        if delta.tokens and not shapes:
-            shapes = [{"content": ""}]
-        choices = [_chunk_choice(delta.index, shape) for shape in shapes]
+    def _chunk_choices(self, delta: ChoiceDelta) -> list[answers.ChatChunkChoice]:
+        maker, index = self._delta_makers[delta.index], delta.index
+        chat_deltas = [made for part in delta.parts if (made := maker.delta(part))]
+        if delta.tokens and not chat_deltas:
+            chat_deltas = [{"content": ""}]  # it carries the log-probabilities
+        choices = [_chunk_choice(index, chat_delta) for chat_delta in chat_deltas]
         if choices:
             choices[-1]["logprobs"] = self._logprobs(delta.tokens)
         if delta.finish:
-            choices += [_chunk_choice(delta.index, shape) for shape in calls.last_deltas()]
-            choices.append(_chunk_choice(delta.index, {}, delta.finish))
+            choices += [_chunk_choice(index, chat_delta) for chat_delta in maker.last_deltas()]
+            choices.append(_chunk_choice(index, {}, delta.finish))
         return choices
 
-    def _call(self, call: ToolCall) -> answers.MessageToolCall:
-        if call.name in self._custom:
+    def _message_call(self, call: ToolCall) -> answers.MessageToolCall:
+        if call.name in self._custom_names:
             custom: answers.CalledCustom = {"name": call.name, "input": input_of(call.arguments)}
             return {"id": call.id, "type": "custom", "custom": custom}
         function: answers.CalledFunction = {"name": call.name, "arguments": call.arguments}
@@ -165,12 +166,12 @@ def _chunk_choice(
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
 
 
-class _Deltas:
-    """Makes the deltas of one choice."""
+class _DeltaMaker:
+    """Makes the deltas of one choice. The input of a custom tool is read from JSON arguments."""
 
-    def __init__(self, custom: frozenset[str]) -> None:
-        self._custom = custom
-        self._inputs: dict[int, InputReader] = {}
+    def __init__(self, custom_names: frozenset[str]) -> None:
+        self._custom_names = custom_names
+        self._inputs: dict[int, InputReader] = {}  # by the index of the call
 
     def delta(self, part: Part) -> answers.ChatDelta | None:
         """Return the delta for a part; None if nothing is certain yet."""
@@ -180,30 +181,30 @@ class _Deltas:
             case Thought():
                 return {"reasoning_content": part.text, "reasoning": part.text}
             case CallStart():
-                return {"tool_calls": [self._opening(part)]}
+                return {"tool_calls": [self._call_opening(part)]}
             case Arguments():
-                return self._more(part)
+                return self._arguments_delta(part)
 
-    def _opening(self, part: CallStart) -> answers.ToolCallDelta:
-        if part.name in self._custom:
+    def _call_opening(self, part: CallStart) -> answers.ToolCallDelta:
+        if part.name in self._custom_names:
             self._inputs[part.index] = InputReader()
             custom: answers.CustomDelta = {"name": part.name, "input": ""}
             return {"index": part.index, "id": part.id, "type": "custom", "custom": custom}
         function: answers.FunctionDelta = {"name": part.name, "arguments": ""}
         return {"index": part.index, "id": part.id, "type": "function", "function": function}
 
-    def _more(self, part: Arguments) -> answers.ChatDelta | None:
+    def _arguments_delta(self, part: Arguments) -> answers.ChatDelta | None:
         reader = self._inputs.get(part.index)
         if reader is None:
             function: answers.FunctionDelta = {"arguments": part.fragment}
             return {"tool_calls": [{"index": part.index, "function": function}]}
-        return _input(part.index, reader.feed(part.fragment))
+        return _input_delta(part.index, reader.feed(part.fragment))
 
     def last_deltas(self) -> list[answers.ChatDelta]:
         """Return the deltas that the end of the answer makes certain."""
-        inputs = (_input(index, reader.finish()) for index, reader in self._inputs.items())
+        inputs = (_input_delta(index, reader.finish()) for index, reader in self._inputs.items())
         return [delta for delta in inputs if delta]
 
 
-def _input(index: int, text: str) -> answers.ChatDelta | None:
+def _input_delta(index: int, text: str) -> answers.ChatDelta | None:
     return {"tool_calls": [{"index": index, "custom": {"input": text}}]} if text else None

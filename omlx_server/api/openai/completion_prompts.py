@@ -10,7 +10,7 @@ from omlx_server.api.chat.choices import Choices
 from omlx_server.api.chat.plan import with_bad_words
 from omlx_server.api.chat.sampling import MostTokens, SamplingFields, TokenId
 from omlx_server.api.chat.turn import engine_request, submit
-from omlx_server.api.http.json_body import refuse
+from omlx_server.api.http.json_body import refuse_unsupported
 from omlx_server.api.http.texts import Text
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong
@@ -19,13 +19,13 @@ from omlx_server.text.fill_in import FILL_IN
 from omlx_server.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16
-_PROMPTS = 2048
+_MOST_PROMPTS = 2048
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Prompt = (
     Text
     | TokenIds
-    | Annotated[list[Text], Field(min_length=1, max_length=_PROMPTS)]
-    | Annotated[list[TokenIds], Field(min_length=1, max_length=_PROMPTS)]
+    | Annotated[list[Text], Field(min_length=1, max_length=_MOST_PROMPTS)]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=_MOST_PROMPTS)]
 )
 UNSUPPORTED = {"prompt_logprobs": "use echo and logprobs"}
 
@@ -34,8 +34,8 @@ def prompts_in(prompt: Prompt) -> list[str | list[int]]:
     """Return one text, one list of token ids, or several of either as a list."""
     if isinstance(prompt, str):
         return [prompt]
-    several = [one for one in prompt if not isinstance(one, int)]
-    return several or [[one for one in prompt if isinstance(one, int)]]
+    prompts = [item for item in prompt if not isinstance(item, int)]
+    return prompts or [[item for item in prompt if isinstance(item, int)]]
 
 
 class CompletionRequest(SamplingFields):
@@ -61,9 +61,8 @@ class CompletionRequest(SamplingFields):
         return self.best_of or self.answers
 
     def check(self) -> None:
-        """Raise BadRequest for unsupported fields that would change the answer, and for
-        contradictions."""
-        refuse(self, UNSUPPORTED)
+        """Raise BadRequest for fields that are unsupported or contradict each other."""
+        refuse_unsupported(self, UNSUPPORTED)
         self.check_stream_options()
         if self.candidates < self.answers:
             raise BadRequest("best_of must be at least n", param="best_of")
@@ -85,26 +84,22 @@ class EncodedPrompt:
 
 
 def encode(body: CompletionRequest, model: ServedModel) -> list[EncodedPrompt]:
-    """Return the prompts as token ids. Slow: call it in a worker thread. Raises BadRequest and
-    ContextTooLong."""
-    return [_encode_one(prompt, body, model) for prompt in prompts_in(body.prompt)]
+    """Return the prompts as token ids; slow. Raises BadRequest and ContextTooLong."""
+    return [_encode_prompt(prompt, body, model) for prompt in prompts_in(body.prompt)]
 
 
 async def start(
-    id: str,
-    prompt: EncodedPrompt,
-    body: CompletionRequest,
-    model: ServedModel,
-    request: Request,
+    id: str, prompt: EncodedPrompt, body: CompletionRequest, model: ServedModel, request: Request
 ) -> Choices:
     """Queue a prompt. Raises BadRequest, and as `submit`."""
-    ranked = body.candidates > body.answers
-    top = 0 if ranked and body.logprobs is None else body.logprobs
+    # The best candidates are found by their log-probabilities.
+    needs_logprobs = body.candidates > body.answers
+    top = 0 if needs_logprobs and body.logprobs is None else body.logprobs
     with model.engine.preparing():
-        wanted = body.format
-        grammar = None if wanted is None else await model.grammars.constraint(wanted)
-        sampling = body.params(model, max_tokens=prompt.max_tokens, top_logprobs=top)
-        complete = engine_request(
+        grammar = body.answer_grammar
+        constraint = None if grammar is None else await model.grammars.constraint(grammar)
+        sampling = body.sampling_params(model, max_tokens=prompt.max_tokens, top_logprobs=top)
+        queued = engine_request(
             id,
             prompt.tokens,
             sampling,
@@ -112,14 +107,14 @@ async def start(
             model,
             request,
             n=body.candidates,
-            constraint=with_bad_words(grammar, body.bad_words or (), model),
+            constraint=with_bad_words(constraint, body.bad_words or (), model),
         )
-        keeps_stop = bool(body.include_stop_str_in_output)
-        form = AnswerForm(body.stops(model), keeps_stop, continues=True)
-        return await submit(complete, form, model, request)
+        include_stop = bool(body.include_stop_str_in_output)
+        form = AnswerForm(body.stops(model), include_stop, continues=True)
+        return await submit(queued, form, model, request)
 
 
-def _encode_one(
+def _encode_prompt(
     prompt: str | list[int], body: CompletionRequest, model: ServedModel
 ) -> EncodedPrompt:
     if isinstance(prompt, str):
@@ -136,24 +131,25 @@ def _encode_one(
     room = model.context_length - len(tokens)
     if room < 0 or (room == 0 and body.max_tokens != 0):
         raise ContextTooLong(model.context_length, len(tokens))
-    default = model.defaults.max_tokens or DEFAULT_MAX_TOKENS
-    most = default if body.max_tokens is None else body.max_tokens
-    most = room if most < 0 else most
+    max_tokens = body.max_tokens
+    if max_tokens is None:
+        max_tokens = model.defaults.max_tokens or DEFAULT_MAX_TOKENS
+    if max_tokens < 0:
+        max_tokens = room
     text = prompt if isinstance(prompt, str) else model.tokenizer.decode_all(tokens)
-    return EncodedPrompt(tuple(tokens), text, min(most, room))
+    return EncodedPrompt(tuple(tokens), text, min(max_tokens, room))
 
 
 def _encode_text(
     prompt: str, body: CompletionRequest, tokenizer: Tokenizer, most: int
 ) -> list[int]:
-    """Encode a text, with control tokens for a suffix. Raises TooManyTokens for more than `most`,
-    and BadRequest if the model has no such tokens."""
+    """Encode a text, with a suffix after control tokens. Raises TooManyTokens and BadRequest."""
     if not body.suffix:
         return tokenizer.encode_prompt(prompt, most)
     for names in FILL_IN:
         before, after, middle = (tokenizer.token_id(name) for name in names)
         if before is not None and after is not None and middle is not None:
-            start = tokenizer.encode(prompt, most=most)
-            end = tokenizer.encode(body.suffix, most=most)
-            return [before, *start, after, *end, middle]
+            prompt_ids = tokenizer.encode(prompt, most=most)
+            suffix_ids = tokenizer.encode(body.suffix, most=most)
+            return [before, *prompt_ids, after, *suffix_ids, middle]
     raise BadRequest("this model has no tokens for filling in before a suffix", param="suffix")

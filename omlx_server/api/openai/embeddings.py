@@ -1,5 +1,4 @@
-"""POST /v1/embeddings: vectors of texts. Each request is one job of the mlx thread, done in slices
-between the steps of chat models."""
+"""POST /v1/embeddings: vectors of texts, computed in slices between the steps of chat models."""
 
 import asyncio
 import base64
@@ -14,7 +13,7 @@ from starlette.responses import Response
 
 from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Operation, ResponseHeader
-from omlx_server.api.http.exchange import current
+from omlx_server.api.http.exchange import current_exchange
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.served_model import ServedEmbedder
@@ -57,7 +56,7 @@ async def embeddings(request: Request) -> Response:
     context = context_of(request)
     body = await body_of(request, EmbeddingRequest)
     model = await context.models.embedder(body.model)
-    vectors, tokens = await embedded(request, body, model)
+    vectors, tokens = await embed_inputs(request, body, model)
     foreign = 0
     if isinstance(body.input, list) and not isinstance(body.input[0], str):
         foreign = await in_time(request, context.threads.run(_count_foreign, body.input, model))
@@ -66,32 +65,31 @@ async def embeddings(request: Request) -> Response:
     return JsonResponse(content, headers={_FOREIGN.name: str(foreign)} if foreign else {})
 
 
-async def embedded(
+async def embed_inputs(
     request: Request, body: EmbeddingRequest, model: ServedEmbedder
 ) -> tuple[Vectors, int]:
     """Return the inputs' vectors, one a row, and their tokens. Raises as `encode` and `in_time`."""
     context = context_of(request)
     inputs = await in_time(request, context.threads.run(encode, body, model))
-    tokens = current().encoded = sum(map(len, inputs))
+    tokens = current_exchange().encoded = sum(map(len, inputs))
     vectors = await in_time(request, model.embeddings.embed(inputs, body.dimensions))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     return vectors, tokens
 
 
 def encode(body: EmbeddingRequest, model: ServedEmbedder) -> list[TokenizedText]:
-    """Return the inputs as token ids. Slow: call it in a worker thread.
-
-    Raises BadRequest for an empty input, unknown ids, or a `truncate_prompt_tokens` without room
-    for a text, and PromptTooLong.
-    """
+    """Return the inputs as token ids; slow. Raises PromptTooLong, and BadRequest for an empty
+    input, unknown ids, or a `truncate_prompt_tokens` without room for a text."""
     limits, cut = model.embeddings.limits, body.truncate_prompt_tokens
     if cut == 0:
         raise BadRequest("must be -1, or 1 and more", param="truncate_prompt_tokens")
-    limit = None if cut is None else min(limits.max_tokens, limits.max_tokens if cut < 0 else cut)
+    limit = cut
+    if cut is not None:
+        limit = limits.max_tokens if cut < 0 else min(limits.max_tokens, cut)
     inputs = []
-    for index, one in enumerate(prompts_in(body.input)):
+    for index, text_or_ids in enumerate(prompts_in(body.input)):
         try:
-            inputs.append(_encode_one(index, one, model, limit))
+            inputs.append(_encode_input(index, text_or_ids, model, limit))
         except TooManyTokens as error:
             raise _too_long(index, error.at_least, limits.max_tokens) from None
         except PromptTooLong as error:
@@ -109,7 +107,8 @@ def encode(body: EmbeddingRequest, model: ServedEmbedder) -> list[TokenizedText]
 def _count_foreign(prompts: Prompt, model: ServedEmbedder) -> int:
     """Count inputs of ids that the model's own tokenizer would hardly write."""
     inputs = prompts_in(prompts)
-    foreign = sum(not isinstance(one, str) and not model.encoder.is_own(one) for one in inputs)
+    ids_of_inputs = [ids for ids in inputs if not isinstance(ids, str)]
+    foreign = sum(not model.encoder.is_own(ids) for ids in ids_of_inputs)
     if foreign:
         _log.warning(
             "%d of %d inputs are token ids that are probably not those of %s: send texts",
@@ -129,16 +128,16 @@ def _too_long(index: int, tokens: int, most: int) -> PromptTooLong:
     )
 
 
-def _encode_one(
-    index: int, text: str | list[int], model: ServedEmbedder, limit: int | None
+def _encode_input(
+    index: int, text_or_ids: str | list[int], model: ServedEmbedder, limit: int | None
 ) -> TokenizedText:
-    if not isinstance(text, str):
-        return TokenizedText(tuple(text[:limit]))
-    if not text:
+    if not isinstance(text_or_ids, str):
+        return TokenizedText(tuple(text_or_ids[:limit]))
+    if not text_or_ids:
         raise BadRequest(f"input {index} is empty", param="input")
     if limit is None:
-        return model.encoder.encode_whole(text, model.embeddings.limits.max_tokens)
-    encoded = model.encoder.encode(text, limit)
+        return model.encoder.encode_whole(text_or_ids, model.embeddings.limits.max_tokens)
+    encoded = model.encoder.encode(text_or_ids, limit)
     if len(encoded) > limit:
         raise BadRequest(
             f"the model's own tokens around a text are {len(encoded)} already",

@@ -17,7 +17,7 @@ from omlx_server.api.openai.answers import ModelArchitecture, ModelList, OpenAiM
 from omlx_server.errors import ModelNotFound
 
 router = APIRouter()
-_ONE = Operation("Models", OpenAiModel, may_fail=MODEL).extra
+_GET_MODEL = Operation("Models", OpenAiModel, may_fail=MODEL).extra
 
 
 @router.get("/v1/models", openapi_extra=Operation("Models", ModelList).extra)
@@ -28,14 +28,15 @@ async def list_models(request: Request) -> Response:
     listings = by_name(models)
     adapters = await models.adapters_of(listings.values())
     shapes = []
-    for known, one in listings.items():
-        shapes.append(_shape(models, known, one))
-        for own in adapters[id(one)]:
-            shapes.append(_shape(models, f"{known}:{own}", one, parent=known, adapter=own))
+    for name, listing in listings.items():
+        shapes.append(_model_shape(models, name, listing))
+        for adapter in adapters[id(listing)]:
+            full_name = f"{name}:{adapter}"
+            shapes.append(_model_shape(models, full_name, listing, parent=name, adapter=adapter))
     for alias in models.catalogue.aliases:
-        name, adapter = models.split_adapter(alias)
-        if name in listings and adapter in adapters[id(listings[name])]:
-            shapes.append(_shape(models, alias, listings[name], parent=name, adapter=adapter))
+        base, lora = models.split_adapter(alias)
+        if base in listings and lora in adapters[id(listings[base])]:
+            shapes.append(_model_shape(models, alias, listings[base], parent=base, adapter=lora))
     page: ModelList = {
         "object": "list",
         "data": shapes,
@@ -46,17 +47,17 @@ async def list_models(request: Request) -> Response:
     return JsonResponse(page)
 
 
-@router.get("/v1/models/{name:path}", openapi_extra=_ONE)
+@router.get("/v1/models/{name:path}", openapi_extra=_GET_MODEL)
 async def get_model(request: Request, name: str) -> Response:
     """Return one model by name."""
     models = context_of(request).models
     model, adapter = models.split_adapter(await models.untagged(name))
     listing = await models.known_as(model or name)
     if adapter is None:
-        return JsonResponse(_shape(models, name, listing))
+        return JsonResponse(_model_shape(models, name, listing))
     if adapter not in await models.adapters(listing):
         raise ModelNotFound(f"The model '{name[:200]}' does not exist.", param="model")
-    return JsonResponse(_shape(models, name, listing, parent=model, adapter=adapter))
+    return JsonResponse(_model_shape(models, name, listing, parent=model, adapter=adapter))
 
 
 def by_name(models: ServedModels) -> dict[str, ModelListing]:
@@ -72,15 +73,14 @@ def by_name(models: ServedModels) -> dict[str, ModelListing]:
     return listings
 
 
-def _shape(
+def _model_shape(
     models: ServedModels,
     name: str,
     model: ModelListing,
     parent: str | None = None,
     adapter: str | None = None,
 ) -> OpenAiModel:
-    """Return the forms of OpenAI, vLLM, OpenRouter and Anthropic in one. Anthropic's `capabilities`
-    are null: reasoning is unknown until the tokenizer is loaded."""
+    """Return the forms of OpenAI, vLLM, OpenRouter and Anthropic in one."""
     return {
         "id": name,
         "object": "model",
@@ -98,7 +98,7 @@ def _shape(
         "lifecycle": "active",
         "max_input_tokens": model.context_length,
         "max_tokens": model.context_length,
-        "capabilities": None,
+        "capabilities": None,  # whether it reasons is unknown until its tokenizer is loaded
         "deprecated_at": None,
         "line": None,
         "retires_at": None,

@@ -7,26 +7,26 @@ from omlx_server.api.openai import answers
 from omlx_server.text.answers.answer import TokenEntry
 
 
-def usage(usage: TokenCounts) -> answers.OpenAiUsage:
-    prompt: answers.PromptTokensDetails = {"cached_tokens": usage.cached}
-    if usage.dropped:
-        prompt["dropped_messages"] = usage.dropped
+def usage(counts: TokenCounts) -> answers.OpenAiUsage:
+    prompt_details: answers.PromptTokensDetails = {"cached_tokens": counts.cached}
+    if counts.dropped:
+        prompt_details["dropped_messages"] = counts.dropped
     return {
-        "prompt_tokens": usage.prompt,
-        "completion_tokens": usage.completion,
-        "total_tokens": usage.prompt + usage.completion,
-        "prompt_tokens_details": prompt,
+        "prompt_tokens": counts.prompt,
+        "completion_tokens": counts.completion,
+        "total_tokens": counts.prompt + counts.completion,
+        "prompt_tokens_details": prompt_details,
         "completion_tokens_details": {
-            "reasoning_tokens": usage.reasoning,
-            "accepted_prediction_tokens": usage.accepted,
-            "rejected_prediction_tokens": usage.rejected,
+            "reasoning_tokens": counts.reasoning,
+            "accepted_prediction_tokens": counts.accepted,
+            "rejected_prediction_tokens": counts.rejected,
         },
     }
 
 
 def logprobs(tokens: Iterable[LoggedToken]) -> list[answers.TokenLogprob]:
     return [
-        {**_entry(token.entry), "top_logprobs": [_entry(other) for other in token.top]}
+        {**_likely_token(token.entry), "top_logprobs": [_likely_token(top) for top in token.top]}
         for token in tokens
     ]
 
@@ -36,5 +36,5 @@ def finite(logprob: float | None) -> float | None:
     return None if logprob is None else max(logprob, -9999.0)
 
 
-def _entry(entry: TokenEntry) -> answers.LikelyToken:
+def _likely_token(entry: TokenEntry) -> answers.LikelyToken:
     return {"token": entry.text, "logprob": finite(entry.logprob), "bytes": entry.bytes}

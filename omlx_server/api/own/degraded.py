@@ -5,7 +5,7 @@ The reason names files and settings, so only requests from this machine get it.
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from omlx_server.api.http.errors import response
+from omlx_server.api.http.errors import error_response
 from omlx_server.api.http.host import is_from_here
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.own.answers import ConfigHealth, Health
@@ -34,7 +34,7 @@ class DegradedApp:
             config: ConfigHealth = {"problem": text, "needs_restart": []}
             live: Health = {"status": "ok", "engines": [], "memory": None, "config": config}
             return JsonResponse(live)
-        return response(Misconfigured(text), scope["path"])
+        return error_response(Misconfigured(text), scope["path"])
 
 
 def in_one_line(problem: UsageError) -> str:

@@ -21,7 +21,7 @@ from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import Bytes, Operation
 from omlx_server.api.http.host import is_from_here
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.http.static_files import INDEX, WebFiles, sent, wants_page
+from omlx_server.api.http.static_files import INDEX, WebFiles, file_response, wants_page
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.metrics.engine import account_of
 from omlx_server.api.models.served_model import role_of
@@ -32,7 +32,7 @@ from omlx_server.engine.messages import EngineState, Status
 
 router = APIRouter()
 
-_HEALTH = Operation("Server", answers.Health, sick=answers.Health, is_open=True).extra
+_HEALTH = Operation("Server", answers.Health, unhealthy=answers.Health, is_open=True).extra
 _PAGE = Bytes(("text/html",), "The page.") if WebFiles().find(INDEX) else None
 
 
@@ -66,7 +66,7 @@ async def index(request: Request) -> Response:
     if web is not None and wants_page(request.headers):
         page = await asyncio.to_thread(web.find, INDEX)
         if page is not None:
-            response = sent(page, request.headers)
+            response = file_response(page, request.headers)
             response.headers["Vary"] = "Accept, Accept-Encoding"
             return response
     answer = answers.Index(server="omlx_server", version=__version__, api="/v1")

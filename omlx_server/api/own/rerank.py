@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Operation
-from omlx_server.api.http.exchange import current
+from omlx_server.api.http.exchange import current_exchange
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import Text
@@ -56,7 +56,7 @@ async def rerank(request: Request) -> Response:
     encode, limit = model.encoder.encode_pairs, model.scores.max_tokens
     encoding = context.threads.run(encode, body.query, body.texts, limit, size=size)
     inputs = await in_time(request, encoding)
-    tokens = current().encoded = sum(map(len, inputs))
+    tokens = current_exchange().encoded = sum(map(len, inputs))
     scores = await in_time(request, model.scores.score(inputs))
     context.metrics.of(model.names[0]).prompt_tokens.inc(tokens)
     ranking: Ranking = {

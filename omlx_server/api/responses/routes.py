@@ -14,7 +14,7 @@ from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Events, Operation, Query
 from omlx_server.api.http import sse
 from omlx_server.api.http.client_gone import while_connected
-from omlx_server.api.http.exchange import failed, left_out
+from omlx_server.api.http.exchange import note_failure, warn_of_left_out
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.responses import answers, shapes
@@ -78,7 +78,7 @@ async def create_response(request: Request) -> Response:
         answer.events(choices),
         context_of(request).keepalive_seconds,
         choices.headers,
-        on_error=lambda error: sse.named(*answer.progress.fail(error)),
+        on_error=lambda error: sse.named_events(*answer.progress.fail(error)),
     )
 
 
@@ -102,7 +102,7 @@ async def count_input_tokens(request: Request) -> Response:
         chat = await context_of(request).threads.run(
             prompt_request, body, name, items, beside=image_chars(items)
         )
-        count = await ChatTurn(chat, model, request, id).count()
+        count = await ChatTurn(chat, model, request, id).count_tokens()
     return JsonResponse(answers.InputTokens(object="response.input_tokens", input_tokens=count))
 
 
@@ -148,7 +148,7 @@ async def list_input_items(request: Request, id: str) -> Response:
 async def _read(request: Request, kind: type[Body]) -> tuple[Body, ServedModel]:
     body = await body_of(request, kind)
     body.check()
-    left_out(body.unknown_types)
+    warn_of_left_out(body.unknown_types)
     model = await context_of(request).models.find(
         body.model, adapter=body.adapter, preset=body.preset
     )
@@ -211,17 +211,17 @@ class ResponseAnswer:
         """Yield the events. The response is stored before the last one, after which a client may go
         on."""
         async with choices.generation:
-            yield sse.named(*self.progress.begin())
+            yield sse.named_events(*self.progress.begin())
             try:
                 async for delta in choices.deltas():
                     if events := self.progress.take(delta):
-                        yield sse.named(*events)
+                        yield sse.named_events(*events)
                 last = self.progress.end(choices.usage, int(time.time()))
             except OmlxError as error:
-                failed(error)
+                note_failure(error)
                 last = self.progress.fail(error)
         await self._store()
-        yield sse.named(*last)
+        yield sse.named_events(*last)
 
     async def _store(self) -> None:
         if self._is_stored:

@@ -16,7 +16,7 @@ from omlx_server.api.chat.sampling import (
     PresetName,
     SamplingFields,
 )
-from omlx_server.api.http.json_body import StrictModel, refuse
+from omlx_server.api.http.json_body import StrictModel, refuse_unsupported
 from omlx_server.api.http.texts import JsonObject, Source, Text
 from omlx_server.core.request import Effort
 
@@ -277,7 +277,7 @@ class PromptFields(StrictModel):
 
     def check(self) -> None:
         """Raise BadRequest for unsupported fields that would change the answer."""
-        refuse(self, UNSUPPORTED)
+        refuse_unsupported(self, UNSUPPORTED)
 
 
 class InputTokensRequest(PromptFields):

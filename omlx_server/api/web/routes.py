@@ -10,7 +10,7 @@ from omlx_server import __version__
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import MODEL, Bytes, Operation
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.http.static_files import WebFiles, sent
+from omlx_server.api.http.static_files import WebFiles, file_response
 from omlx_server.errors import NotFound
 
 router = APIRouter()
@@ -57,4 +57,4 @@ async def file(request: Request, path: str) -> Response:
     page_file = await asyncio.to_thread(web.find, path) if web is not None else None
     if page_file is None:
         raise NoSuchFile("the page has no such file")
-    return sent(page_file, request.headers)
+    return file_response(page_file, request.headers)

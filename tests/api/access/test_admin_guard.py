@@ -45,7 +45,7 @@ def parts() -> tuple[ModuleType]:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("OMLX_ADMIN_TOKEN", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(whole, "_ADMIN_PARTS", parts())
+    monkeypatch.setattr(whole, "_ADMIN_MODULES", parts())
     return tmp_path
 
 

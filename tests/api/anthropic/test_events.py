@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.api.anthropic.answers import AssistantTurn, Ending
-from omlx_server.api.anthropic.events import PING, SIGNATURE, MessageEvents, assembled
+from omlx_server.api.anthropic.events import PING, SIGNATURE, MessageEvents, assemble_message
 from omlx_server.api.anthropic.turns import tool_use_id
 from omlx_server.api.chat.choices import TokenCounts
 from omlx_server.api.chat.finish import Finish
@@ -81,7 +81,7 @@ def test_what_the_package_assembles_is_the_whole_message(parts: list[Part], endi
             event=strict.event(event), current_snapshot=snapshot, json_bufs=buffers
         )
     assert snapshot is not None
-    whole = strict.message(parsed(assembled(events)))
+    whole = strict.message(parsed(assemble_message(events)))
     # What the package adds of its own is null.
     streamed = snapshot.to_dict(mode="json", exclude_none=True)
     assert streamed == whole.to_dict(mode="json", exclude_none=True)
@@ -115,7 +115,7 @@ def test_one_block_is_open_at_a_time_and_none_is_empty(parts: list[Part], ending
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(answers(), endings())
 def test_nothing_of_the_answer_is_lost(parts: list[Part], ending: Ending) -> None:
-    whole = parsed(assembled(told(parts, ending)))
+    whole = parsed(assemble_message(told(parts, ending)))
     blocks = whole["content"]
     answer = assemble(parts)
     assert "".join(b["text"] for b in blocks if b["type"] == "text") == answer.text
@@ -152,7 +152,7 @@ def test_the_events_of_an_answer_that_thinks_says_and_calls() -> None:
         {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {}, **direct},
         {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}, **direct},
     ]
-    assert parsed(assembled(events))["content"][2:] == [
+    assert parsed(assemble_message(events))["content"][2:] == [
         {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1}, **direct},
         {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}, **direct},
     ]
@@ -161,7 +161,7 @@ def test_the_events_of_an_answer_that_thinks_says_and_calls() -> None:
 def test_an_empty_answer_has_no_blocks() -> None:
     events = told([Text("")], Ending("stop"))
     assert kinds(events) == ["message_start", "message_delta", "message_stop"]
-    assert assembled(events)["content"] == []
+    assert assemble_message(events)["content"] == []
 
 
 def test_counts_come_at_the_start_and_all_of_them_at_the_end() -> None:
@@ -205,14 +205,14 @@ def test_arguments_that_no_reader_takes_break_nothing(arguments: str) -> None:
     closed = arguments + "1" * arguments.endswith(":") + "}" * (arguments.count("{") - 1)
     closed += "}" if closed.count("}") < closed.count("{") else ""
     parts: list[Part] = [CALL, Arguments(0, closed)]
-    assert closed.encode() in orjson.dumps(assembled(told(parts, Ending("tool_calls"))))
+    assert closed.encode() in orjson.dumps(assemble_message(told(parts, Ending("tool_calls"))))
 
 
 @settings(derandomize=True, max_examples=50, deadline=None)
 @given(answers(), endings())
 def test_an_event_is_two_lines_named_as_its_type(parts: list[Part], ending: Ending) -> None:
     for event in told(parts, ending):
-        name, data, *rest = sse.named(event).decode().split("\n")
+        name, data, *rest = sse.named_events(event).decode().split("\n")
         assert name == f"event: {event['type']}"
         assert orjson.loads(data.removeprefix("data: ")) == event
         assert rest == ["", ""]
@@ -220,7 +220,7 @@ def test_an_event_is_two_lines_named_as_its_type(parts: list[Part], ending: Endi
 
 def test_pings_and_errors_are_named_too() -> None:
     assert PING == b'event: ping\ndata: {"type":"ping"}\n\n'
-    assert sse.named(envelope(InternalError("broken"), "req_1")) == (
+    assert sse.named_events(envelope(InternalError("broken"), "req_1")) == (
         b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"broken"},'
         b'"request_id":"req_1"}\n\n'
     )

@@ -66,7 +66,7 @@ class Place:
         try:
             response = await answers[scope["path"]](request)
         except OmlxError as error:
-            response = errors.response(error, scope["path"])
+            response = errors.error_response(error, scope["path"])
         await response(scope, receive, send)
 
     async def connect(self, buffer: int = 0) -> Streams:
@@ -109,7 +109,7 @@ class Place:
         return Response(str(len(await self._read(request))))
 
     async def _read(self, request: Request) -> bytes:
-        with self.bodies.of(request.headers.get("x-api-key", "").encode()) as body:
+        with self.bodies.begin(request.headers.get("x-api-key", "").encode()) as body:
             return await read_bytes(request, LARGEST, body)
 
     async def _slow(self, request: Request) -> ASGIApp:

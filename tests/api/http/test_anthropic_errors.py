@@ -8,7 +8,7 @@ import pytest
 from anthropic.types import ErrorResponse
 from starlette.responses import Response
 
-from omlx_server.api.http.errors import response
+from omlx_server.api.http.errors import error_response
 from omlx_server.errors import (
     BadRequest,
     ContextTooLong,
@@ -57,7 +57,7 @@ def sent(answer: Response, path: str) -> tuple[int, dict[bytes, bytes], dict[str
 @pytest.mark.parametrize(("error", "status", "kind"), ERRORS, ids=lambda value: str(value))
 def test_each_class_has_its_status_and_kind(error: OmlxError, status: int, kind: str) -> None:
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
-        found, headers, body = sent(response(error, path), path)
+        found, headers, body = sent(error_response(error, path), path)
         told = {"type": kind, "message": "x"}
         assert (found, body) == (status, {"type": "error", "error": told, "request_id": None})
         assert int(headers[b"content-length"]) == len(orjson.dumps(body))
@@ -68,7 +68,7 @@ def test_each_class_has_its_status_and_kind(error: OmlxError, status: int, kind:
 @pytest.mark.parametrize(("error", "status", "kind"), ERRORS, ids=lambda value: str(value))
 def test_other_paths_have_openais(error: OmlxError, status: int, kind: str) -> None:
     for path in ("/v1/messagesx", "/v1/chat/completions", "/", "/v1"):
-        found, headers, body = sent(response(error, path), path)
+        found, headers, body = sent(error_response(error, path), path)
         assert found == error.status
         assert body["error"]["param"] == error.param
         assert headers[b"content-type"] == b"application/json"
@@ -76,13 +76,15 @@ def test_other_paths_have_openais(error: OmlxError, status: int, kind: str) -> N
 
 def test_headers_of_an_error_stay() -> None:
     for path in ("/v1/messages", "/v1/completions"):
-        _, headers, _ = sent(response(QueueFull("x", retry_after=7), path, {"Allow": "POST"}), path)
+        _, headers, _ = sent(
+            error_response(QueueFull("x", retry_after=7), path, {"Allow": "POST"}), path
+        )
         assert (headers[b"retry-after"], headers[b"allow"]) == (b"7", b"POST")
 
 
 def test_a_prompt_that_is_too_long_is_said_in_words_that_clients_know() -> None:
     """Claude Code looks for the first, litellm for the second."""
-    _, _, body = sent(response(ContextTooLong(10, 12), "/v1/messages"), "/v1/messages")
+    _, _, body = sent(error_response(ContextTooLong(10, 12), "/v1/messages"), "/v1/messages")
     message = body["error"]["message"]
     assert message.startswith("prompt is too long: ")
     assert "This model's maximum context length is 10 tokens" in message

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from omlx_server.api.http.bodies import SMALL, Bodies, RequestBody, TooManyBodies, bound_for
+from omlx_server.api.http.bodies import SMALL, Bodies, RequestBody, TooManyBodies, most_body_bytes
 from tests.api.http.place import HEAD, LARGEST, SHORT, Place, play, status, until
 
 MB = 2**20
@@ -25,7 +25,7 @@ class Crowd:
         self._reading: list[asyncio.Task[None]] = []
 
     def begin(self, client: str) -> RequestBody:
-        return self._stack.enter_context(self.all.of(client.encode()))
+        return self._stack.enter_context(self.all.begin(client.encode()))
 
     async def large(self, client: str, size: int = 30 * MB) -> RequestBody:
         """A body that has room for `size` bytes and never comes to its end."""
@@ -40,7 +40,7 @@ class Crowd:
         return body
 
     async def _read(self, body: RequestBody, size: int, began: asyncio.Event) -> None:
-        async with body.coming():
+        async with body.receiving():
             await body.add(SMALL + 1, size)
             began.set()
             await asyncio.sleep(LONG)
@@ -69,8 +69,8 @@ def in_crowd(scene: Callable[[Crowd], Awaitable[None]], seconds: float = LONG) -
 
 
 def test_the_bound_follows_the_memory() -> None:
-    assert bound_for(2 * 10**9) == 125_000_000
-    assert bound_for(10**12) == 256 * MB
+    assert most_body_bytes(2 * 10**9) == 125_000_000
+    assert most_body_bytes(10**12) == 256 * MB
 
 
 def test_large_ones_leave_room_for_smaller_ones() -> None:
@@ -91,7 +91,7 @@ def test_large_ones_leave_room_for_smaller_ones() -> None:
 
 def test_who_waits_goes_on_when_there_is_room() -> None:
     async def scene(crowd: Crowd) -> None:
-        with crowd.all.of(b"one") as first:
+        with crowd.all.begin(b"one") as first:
             await first.add(90 * MB, 90 * MB)
             later = asyncio.create_task(crowd.large("one"))
             await asyncio.sleep(0.05)
@@ -121,7 +121,7 @@ def test_who_holds_less_than_its_share_never_waits_for_who_holds_more() -> None:
 def test_one_that_is_whole_is_not_cut() -> None:
     async def scene(crowd: Crowd) -> None:
         whole = crowd.begin("greedy")
-        async with whole.coming():
+        async with whole.receiving():
             await whole.add(90 * MB, 90 * MB)
         with pytest.raises(TooManyBodies):
             await crowd.large("modest")
@@ -153,12 +153,12 @@ def test_not_too_many_of_one_client_wait() -> None:
 def test_time_in_which_a_body_waits_for_room_does_not_count() -> None:
     async def scene(crowd: Crowd) -> None:
         body = crowd.begin("one")
-        with crowd.all.of(b"one") as first:
+        with crowd.all.begin(b"one") as first:
             await first.add(90 * MB, 90 * MB)
-            async with body.coming():
+            async with body.receiving():
                 loop = asyncio.get_running_loop()
-                loop.call_later(0.7, first.become, 0)
-                loop.call_later(0.7, crowd.all._wake)
+                loop.call_later(0.7, first.replace_size, 0)
+                loop.call_later(0.7, crowd.all._wake_those_with_room)
                 await body.add(30 * MB, 30 * MB)
                 await asyncio.sleep(0.7)
 

@@ -61,8 +61,8 @@ def test_the_oldest_idle_one_of_its_own_address_goes() -> None:
 def test_one_that_was_used_is_not_the_oldest() -> None:
     connections = Connections(DESCRIPTORS)
     first, *_ = opened(connections, "mine", 15)
-    assert connections.begin(first, "/v1/models")
-    connections.rest(first)
+    assert connections.begin_request(first, "/v1/models")
+    connections.mark_idle(first)
     opened(connections, "mine", 5)
     assert not first.dropped
 
@@ -70,7 +70,7 @@ def test_one_that_was_used_is_not_the_oldest() -> None:
 def test_one_with_a_request_is_never_closed_for_others() -> None:
     connections = Connections(DESCRIPTORS)
     busy = opened(connections, "mine", 10)
-    assert all(connections.begin(one, "/v1/models") for one in busy)
+    assert all(connections.begin_request(one, "/v1/models") for one in busy)
     opened(connections, "mine", 50)
     assert alive(busy) == busy
 
@@ -78,12 +78,14 @@ def test_one_with_a_request_is_never_closed_for_others() -> None:
 def test_too_many_requests_of_one_address_leave_room_for_health() -> None:
     connections = Connections(DESCRIPTORS)
     busy = opened(connections, "mine", 14)
-    assert all(connections.begin(one, "/v1/models") for one in busy)
+    assert all(connections.begin_request(one, "/v1/models") for one in busy)
     (late,) = opened(connections, "mine", 1)
-    assert not connections.begin(late, "/v1/models")
-    assert connections.begin(late, "/health") and connections.begin(late, "/admin/live")
+    assert not connections.begin_request(late, "/v1/models")
+    assert connections.begin_request(late, "/health") and connections.begin_request(
+        late, "/admin/live"
+    )
     (stranger,) = opened(connections, "them", 1)
-    assert connections.begin(stranger, "/v1/models")
+    assert connections.begin_request(stranger, "/v1/models")
 
 
 def test_greedy_addresses_never_have_all() -> None:
@@ -94,7 +96,7 @@ def test_greedy_addresses_never_have_all() -> None:
         for number in range(8):
             for one in alive(opened(connections, f"greedy-{number}", 40)):
                 if busy:
-                    connections.begin(one, "/v1/models")
+                    connections.begin_request(one, "/v1/models")
             assert len(connections) <= 30
         (late,) = opened(connections, "late", 1)
         assert not late.dropped or busy

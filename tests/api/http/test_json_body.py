@@ -51,8 +51,8 @@ def walked(value: Any) -> int:
 @given(value=_JSON, size=st.integers(1, 9))
 def test_values_are_counted_without_parsing(value: Any, size: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_body, "_SLICE", size)
-        assert [0, *json_body.values_in(orjson.dumps(value))][-1] == walked(value)
+        patch.setattr(json_body, "_SLICE_BYTES", size)
+        assert [0, *json_body.running_value_counts(orjson.dumps(value))][-1] == walked(value)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def request_of(body: bytes) -> Request:
     async def receive() -> Message:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    scope = {"type": "http", "method": "POST", "headers": [], BODY: lambda: Bodies().of(b"")}
+    scope = {"type": "http", "method": "POST", "headers": [], BODY: lambda: Bodies().begin(b"")}
     return Request(scope, receive)
 
 

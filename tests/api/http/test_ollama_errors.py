@@ -3,7 +3,7 @@
 import orjson
 import pytest
 
-from omlx_server.api.http.errors import response
+from omlx_server.api.http.errors import error_response
 from omlx_server.errors import (
     BadRequest,
     Forbidden,
@@ -34,11 +34,14 @@ from omlx_server.errors import (
 def test_each_class_has_its_status_and_one_sentence(
     error: OmlxError, status: int, said: str
 ) -> None:
-    told = response(error, "/api/chat")
+    told = error_response(error, "/api/chat")
     assert (told.status_code, orjson.loads(told.body)) == (status, {"error": said})
     assert told.headers.get("retry-after") == ("7" if isinstance(error, QueueFull) else None)
 
 
 @pytest.mark.parametrize("path", ["/api", "/apis/chat", "/v1/api/chat", "/"])
 def test_other_paths_have_openais_shape(path: str) -> None:
-    assert set(orjson.loads(response(BadRequest("x"), path).body)["error"]) > {"message", "type"}
+    assert set(orjson.loads(error_response(BadRequest("x"), path).body)["error"]) > {
+        "message",
+        "type",
+    }

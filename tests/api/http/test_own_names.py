@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from omlx_server.api.http.host import OwnNames, for_others, names_here, plain
+from omlx_server.api.http.host import OwnNames, comparable_name, machine_names, reachable_names
 from tests.api.harness import ServerProcess, assert_envelope, serving, wait_for
 
 KEY = "key-of-a-client"
@@ -112,7 +112,7 @@ def test_what_is_unknown_is_looked_up_rarely_and_elsewhere() -> None:
         assert all(found) and machine.looks == 2
         assert not await machine.own.has("a") and machine.looks == 2
         assert machine.threads.isdisjoint({threading.get_ident()})
-        wait_for(lambda: machine.own._whole_name)
+        wait_for(lambda: machine.own._full_name)
         assert await machine.own.has("Box.Domain.") and not await machine.own.has("")
 
     asyncio.run(scene())
@@ -129,18 +129,18 @@ def test_nobody_waits_for_dns() -> None:
         own = OwnNames(lambda: frozenset({"a"}), slow)
         assert await own.has("a") and not await own.has("box")
         answers.set()
-        wait_for(lambda: own._whole_name)
+        wait_for(lambda: own._full_name)
         assert await own.has("box")
 
     asyncio.run(scene())
 
 
 def test_addresses_have_one_spelling() -> None:
-    assert plain("FE80::1%en0") == plain("fe80:0:0:0:0:0:0:1") == "fe80::1"
-    assert plain("Box.Local.") == "box.local"
-    found = names_here()
+    assert comparable_name("FE80::1%en0") == comparable_name("fe80:0:0:0:0:0:0:1") == "fe80::1"
+    assert comparable_name("Box.Local.") == "box.local"
+    found = machine_names()
     assert {"127.0.0.1", socket.gethostname().lower()} <= found
     names = ["box", "box.local", "127.0.0.1", "::1", "fe80::1", "10.0.0.7", "fd00::2"]
-    assert for_others(names, "::") == ["box.local", "10.0.0.7", "[fd00::2]"]
-    assert for_others(names, "0.0.0.0") == ["box.local", "10.0.0.7"]
-    assert for_others(names, "10.0.0.7") == []
+    assert reachable_names(names, "::") == ["box.local", "10.0.0.7", "[fd00::2]"]
+    assert reachable_names(names, "0.0.0.0") == ["box.local", "10.0.0.7"]
+    assert reachable_names(names, "10.0.0.7") == []

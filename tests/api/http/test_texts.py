@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from omlx_server.api.anthropic.request import MessagesRequest
 from omlx_server.api.chat.request import ChatRequest
-from omlx_server.api.http.errors import from_validation
+from omlx_server.api.http.errors import bad_request_of
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import JsonObject, Source, Text
 from omlx_server.api.ollama.request import OllamaChatRequest
@@ -44,7 +44,7 @@ def refused(kind: type[BaseModel], body: Any) -> BadRequest:
     with pytest.raises(ValidationError) as caught:
         kind.model_validate(body)
     names = frozenset(kind.model_fields) | {"name", "tools", "content"}
-    return from_validation(caught.value, names)
+    return bad_request_of(caught.value, names)
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,7 @@ def test_nothing_follows_the_end() -> None:
 
 
 def test_events_as_bytes_say_their_type_twice() -> None:
-    first, second = sse.named(*progress().begin()).decode().strip().split("\n\n")
+    first, second = sse.named_events(*progress().begin()).decode().strip().split("\n\n")
     name, data = second.split("\n")
     assert first.startswith("event: response.created\ndata: {")
     assert name == "event: response.in_progress"
