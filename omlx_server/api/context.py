@@ -20,7 +20,7 @@ from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.listing import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.rank_health import RankHealth
-from omlx_server.api.response_store.store import MemoryStore, Store
+from omlx_server.api.response_store.store import MemoryStore, ResponseStore
 from omlx_server.api.settings_editor import SettingsEditor
 from omlx_server.api.text_threads import TextThreads
 from omlx_server.api.worker_threads import WorkerThreads
@@ -58,7 +58,7 @@ class ApiContext:
     allowed_hosts: tuple[str, ...] = ()
     own_names: OwnNames | None = None
     cors_origins: tuple[str, ...] = ()
-    responses: Store = field(default_factory=lambda: MemoryStore(0, 0))
+    responses: ResponseStore = field(default_factory=lambda: MemoryStore(0, 0))
     tracer: Tracer | None = None
     admin: AdminAccess = field(default_factory=AdminAccess)
     shows_metrics: bool = True

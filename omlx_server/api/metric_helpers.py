@@ -40,8 +40,12 @@ def sums(pairs: Iterable[tuple[str, int]]) -> dict[tuple[str, ...], int]:
     return counts
 
 
-def by_model(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
-    return {(label_of(model),): value for model, value in values.items()}
+def model_gauges(name: str, text: str, values: Mapping[str, float]) -> Metric:
+    return gauges(name, text, (MODEL,), {(label_of(model),): n for model, n in values.items()})
+
+
+def model_counters(name: str, text: str, values: Mapping[str, float]) -> Metric:
+    return counters(name, text, (MODEL,), {(label_of(model),): n for model, n in values.items()})
 
 
 def _add_values(

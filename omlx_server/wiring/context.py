@@ -20,7 +20,7 @@ from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.listing import ModelFetcher
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.response_store.disk import DiskStore
-from omlx_server.api.response_store.store import MemoryStore, Store
+from omlx_server.api.response_store.store import MemoryStore, ResponseStore
 from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import TokenFileError, admin_token, read_admin_token
@@ -100,7 +100,7 @@ def _make_token(settings: Settings) -> str:
     return ""
 
 
-def make_response_store(settings: Settings) -> Store:
+def make_response_store(settings: Settings) -> ResponseStore:
     """Return the store of responses: in memory if its directory can't be used."""
     wanted = settings.responses
     if wanted.store == "off":

@@ -174,7 +174,7 @@ class Loading:
         located, settings = source.located, self.instances.settings
         if source.role is RERANKING or not draft_model_name(located, settings):
             return None
-        strict = source.key == self.known.first()[0].wanted.key
+        strict = source.key == self.known.first()[0].load_request.key
         drafter = await asyncio.to_thread(
             draft_model_for, located, await reading, settings, strict=strict
         )

@@ -39,7 +39,7 @@ async def open_models(
     or the first model has failed."""
     engine = AsyncEngine(on_failure, instances.account, instances.close, instances.cold_report)
     instances.wake = engine.wake
-    first = catalogue.first()[0].wanted.key
+    first = catalogue.first()[0].load_request.key
 
     def failed(key: str, problem: str) -> None:
         _log.critical("%s has failed: %s", catalogue.source(key).located.names[0], problem)
@@ -67,7 +67,7 @@ async def begin(models: ServedModels, catalogue: KnownModels) -> None:
     """Load the models that the server was started with, then pinned ones. Raises OmlxError for the
     former."""
     for first in catalogue.first():
-        await models.pool.load(first.wanted)
+        await models.pool.load(first.load_request)
     await load_pinned(models, catalogue)
     models.started = True
 
@@ -76,7 +76,7 @@ async def load_pinned(models: ServedModels, catalogue: KnownModels) -> None:
     """Load pinned models; errors are logged."""
     for name in catalogue.pinned:
         try:
-            await models.pool.load((await models.known_as(name)).wanted)
+            await models.pool.load((await models.find_listing(name)).load_request)
         except OmlxError as error:
             _log.error("%s is pinned, and is not there: %s", name, error.message)
 
@@ -115,7 +115,7 @@ class KeptBlocks:
         """Delete the blocks of `salt` (None: of all) in the cold tier."""
         await self._engine.call(partial(self._instances.clear_cold, salt))
 
-    async def pinned(self, pin: Pin, salt: bytes) -> PinReport:
+    async def save_pin(self, pin: Pin, salt: bytes) -> PinReport:
         return await self._engine.call(partial(self._instances.pins.save, pin, salt))
 
     async def pins(self, salt: bytes) -> list[PinReport]:

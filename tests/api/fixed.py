@@ -71,7 +71,7 @@ class NothingKept:
     async def clear_cold(self, salt: bytes | None) -> None:
         return
 
-    async def pinned(self, pin: Pin, salt: bytes) -> PinReport:
+    async def save_pin(self, pin: Pin, salt: bytes) -> PinReport:
         return pin.report((), ())
 
     async def pins(self, salt: bytes) -> list[PinReport]:

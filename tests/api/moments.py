@@ -43,7 +43,7 @@ class Place:
 
     async def _start(self) -> None:
         for known in self.models.catalogue.known():
-            await self.models.pool.load(known.wanted)
+            await self.models.pool.load(known.load_request)
         self.models.started = True
 
     async def ask(self, **fields: Any) -> httpx.Response:

@@ -20,7 +20,7 @@ from prometheus_client.core import Metric
 
 from omlx_server.api.access.tenant import client_of
 from omlx_server.api.context import CONTEXT
-from omlx_server.api.metrics.engine import memory_families
+from omlx_server.api.metrics.engine import memory_metrics
 from omlx_server.compute.launched import Launched
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.memory.ledger import Ledger, MemoryReport
@@ -204,7 +204,7 @@ class Reports:
     def collect(self) -> Iterator[Metric]:
         reliefs = (("pool", 3), ("preempt", 7))
         ledger = Ledger(150, weights=30, live=7, pool=1, grammars=2)
-        return memory_families(MemoryReport(ledger, -0.04, reliefs, resident=500))
+        return memory_metrics(MemoryReport(ledger, -0.04, reliefs, resident=500))
 
 
 def test_a_report_becomes_metrics() -> None:
@@ -227,7 +227,7 @@ def test_a_report_becomes_metrics() -> None:
         relief("preempt"): 7,
     }
     assert {name: float(found[name]) for name in expected} == expected
-    assert list(memory_families(None)) == []
+    assert list(memory_metrics(None)) == []
 
 
 # -- when an answer has begun ----------------------------------------------------------------

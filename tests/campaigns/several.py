@@ -146,7 +146,7 @@ async def _campaign(trio: Trio, requests: int, clients: int, seed: int) -> Outco
             await asyncio.gather(*work)
             await _come_and_go(models, engine, trio, outcome)
         for name in trio.names:
-            entry = models.pool.entry((await models.known_as(name)).wanted.key)
+            entry = models.pool.entry((await models.find_listing(name)).load_request.key)
             outcome.loads[name] = entry.loads if entry is not None else 0
         outcome.drift = await _drift(engine)
     outcome.seconds = time.monotonic() - begun
@@ -220,13 +220,13 @@ async def _come_and_go(
 ) -> None:
     """Each model by itself: the memory that it has left is given back."""
     for known in models.catalogue.known():
-        await models.pool.unload(known.wanted.key)
+        await models.pool.unload(known.load_request.key)
     for name in trio.names:
         before = await engine.call(_active)
-        known = await models.known_as(name)
-        await models.pool.load(known.wanted)
+        known = await models.find_listing(name)
+        await models.pool.load(known.load_request)
         held = await engine.call(_active) - before
-        await models.pool.unload(known.wanted.key)
+        await models.pool.unload(known.load_request.key)
         after = await engine.call(_active)
         outcome.left.append((after - before) / max(1, held))
 
@@ -289,5 +289,5 @@ async def _serving(
         await begin(models, known)
         yield models, engine, http
         for one in models.catalogue.known():
-            await models.pool.unload(one.wanted.key)
+            await models.pool.unload(one.load_request.key)
     assert not failures, failures

@@ -126,7 +126,7 @@ def test_the_reason_stays_on_the_machine(
 ) -> None:
     scope = {"type": "http", "path": "/x", "client": client, "headers": [(b"host", host)]}
     app = DegradedApp(ConfigError("the-reason"))
-    assert ("the-reason" in str(app._answer(scope).__dict__)) == told
+    assert ("the-reason" in str(app._response_for(scope).__dict__)) == told
 
 
 # --- What can be saved of the settings -----------------------------------------------------------

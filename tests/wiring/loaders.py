@@ -38,7 +38,7 @@ async def loading_of(
     try:
         yield (
             Loading(engine, instances, known, lambda key, problem: None, _no_way),
-            known.first()[0].wanted.key,
+            known.first()[0].load_request.key,
         )
     finally:
         await engine.stop()

@@ -89,7 +89,7 @@ def test_so_do_those_of_an_encoder(tmp_path: Path, fault: str, why: str) -> None
 
     async def scene() -> None:
         async with loading_of(tmp_path / "tiny", reranker=tmp_path / "ranker") as (loading, _):
-            key = loading.known.first()[1].wanted.key
+            key = loading.known.first()[1].load_request.key
             await loading.check(key)
             break_it(tmp_path / "ranker")
             with pytest.raises(LoadFailed, match=why):

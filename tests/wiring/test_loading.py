@@ -261,7 +261,7 @@ def test_the_pool_makes_room_for_both(tmp_path: Path) -> None:
     async def scene() -> None:
         async with loading_of(tmp_path / "tiny", "draft", "small") as (loading, _):
             [listed] = loading.known.first()
-            assert listed.wanted.nbytes == sum(file.stat().st_size for file in files)
+            assert listed.load_request.nbytes == sum(file.stat().st_size for file in files)
 
     asyncio.run(scene())
 
@@ -276,7 +276,7 @@ def test_a_reranker_has_no_draft_model(tmp_path: Path) -> None:
         places = tmp_path / "tiny", "draft", "small", tmp_path / "ranking"
         async with loading_of(*places) as (loading, _):
             [_, listed] = loading.known.first()
-            served = await loading.load(listed.wanted.key)
+            served = await loading.load(listed.load_request.key)
             held = loading.instances.account.weights
             await loading.unload(served)
         return held

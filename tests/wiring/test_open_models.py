@@ -43,8 +43,8 @@ async def opened_in(directory: Path, stack: AsyncExitStack) -> tuple[Opened, Mem
 
 
 async def acquired(opened: Opened, name: str) -> tuple[Lease[Served], Any]:
-    listing = await opened.models.known_as(name)
-    lease = await opened.models.pool.acquire(listing.wanted)
+    listing = await opened.models.find_listing(name)
+    lease = await opened.models.pool.acquire(listing.load_request)
     assert isinstance(lease.model, ServedModel)
     return lease, lease.model.engine
 

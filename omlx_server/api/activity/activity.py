@@ -2,17 +2,11 @@
 
 import time
 
-from omlx_server.api.activity.answers import (
-    CacheCounters,
-    LiveModel,
-    LiveState,
-    RequestAtWork,
-    Requests,
-)
+from omlx_server.api.activity import answers
 from omlx_server.api.activity.history import MemoryHistory, RecentExchanges
-from omlx_server.api.activity.lanes import StandingsAsked, lanes
 from omlx_server.api.activity.live import Broadcast
-from omlx_server.api.http.sse import named_events
+from omlx_server.api.activity.requests_at_work import StandingsPoll, describe_requests
+from omlx_server.api.http.sse import named
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
@@ -20,52 +14,58 @@ from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Miss
 from omlx_server.engine.pool.entry import Phase
 
-# The first listener after a pause also gets this many requests that ended before.
-_AGAIN = 20
+# The first event after a pause without listeners tells of so many requests that ended before it.
+_MOST_ENDED_BEFORE = 20
 _MOST_MODELS = 200
 
 
 class Activity:
-    """Reports on requests and `models`. `recent` is the log of exchanges; `live` sends listeners
-    the state: a lane for each request at work, by its sequences' standings in the scheduler."""
+    """Reports to listeners (`live`) on the requests that `recent` logs, memory, models, caches."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
         self.recent = RecentExchanges()
         self.memory = MemoryHistory(models)
-        self._standings = StandingsAsked(models)
-        self._ended_before = 0
-        self.live = Broadcast(self._event)
+        self._standings_poll = StandingsPoll(models)
+        self._ended_at_last_event = 0
+        self.live = Broadcast(self._make_state_event)
 
-    async def requests(self) -> Requests:
+    async def requests(self) -> answers.Requests:
         return {"at_work": await self._at_work(), "done": self.recent.done()}
 
-    async def _at_work(self) -> list[RequestAtWork]:
-        standings = await self._standings.of(self.recent.under_way())
+    async def _at_work(self) -> list[answers.RequestAtWork]:
+        standings = await self._standings_poll.latest(self.recent.under_way())
+        # Read anew, as requests may have ended during the await.
+        under_way = self.recent.under_way()
         loaded = [label_of(model.names[0]) for model in self._models.pool.loaded()]
-        # Again, since requests may have ended during the await.
-        under_way, paces = self.recent.under_way(), self._standings.paces
-        return lanes(under_way, standings, paces, loaded, time.monotonic())
+        paces = self._standings_poll.paces
+        return describe_requests(under_way, standings, paces, loaded, time.monotonic())
 
-    async def _event(self, first: bool) -> bytes:
+    async def _make_state_event(self, is_first: bool) -> bytes:
+        """Return the state and the requests that ended since the last event."""
         at_work = await self._at_work()
-        since = max(0, self.recent.ended - _AGAIN) if first else self._ended_before
-        self._ended_before = self.recent.ended
+        ended_before = self._ended_at_last_event
+        if is_first:
+            ended_before = max(0, self.recent.ended - _MOST_ENDED_BEFORE)
+        self._ended_at_last_event = self.recent.ended
+        listings = self._models.known()[:_MOST_MODELS]
         counted = self._models.vitals.counted
-        state: LiveState = {
+        state: answers.LiveState = {
             "type": "state",
-            "memory": self.memory.now(),
+            "memory": self.memory.sample_now(),
             "requests": {"at_work": at_work},
-            "done": self.recent.done(since),
-            "models": [_model(self._models, one) for one in self._models.known()[:_MOST_MODELS]],
+            "done": self.recent.done(ended_before),
+            "models": [_describe_model(self._models, listing) for listing in listings],
             "cache": [
-                {"model": name, "counters": counters(one.cache)} for name, one in counted.items()
+                {"model": name, "counters": cache_counters(counts.cache)}
+                for name, counts in counted.items()
             ],
         }
         return named_events(state)
 
 
-def counters(cache: CacheReport) -> CacheCounters:
+def cache_counters(cache: CacheReport) -> answers.CacheCounters:
+    # Hits are counted among the misses, under the reason "none".
     misses = {why: count for why, count in cache.misses.items() if why != Miss.NONE.value}
     return {
         "hits": cache.misses.get(Miss.NONE.value, 0),
@@ -83,12 +83,12 @@ def counters(cache: CacheReport) -> CacheCounters:
     }
 
 
-def _model(models: ServedModels, known: ModelListing) -> LiveModel:
-    entry = models.pool.entry(known.wanted.key)
+def _describe_model(models: ServedModels, listing: ModelListing) -> answers.LiveModel:
+    entry = models.pool.entry(listing.load_request.key)
     return {
-        "name": known.names[0],
-        "kind": known.role.kind,
+        "name": listing.names[0],
+        "kind": listing.role.kind,
         "state": entry.phase.value if entry else Phase.ABSENT.value,
-        "pinned": entry.is_pinned if entry else known.wanted.pinned,
+        "pinned": entry.is_pinned if entry else listing.load_request.pinned,
         "in_use": entry.users if entry else 0,
     }

@@ -1,9 +1,8 @@
-"""The requests for work under way, the last ones, and samples of the memory. asyncio thread."""
+"""The requests under way, the last ones that ended, and samples of the memory. asyncio thread."""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 from omlx_server.api.activity.answers import MemorySample, MemoryTold, RequestDone
@@ -11,13 +10,13 @@ from omlx_server.api.http.exchange import Exchange, work_of
 from omlx_server.api.models.served import ServedModels
 
 MOST_DONE = 200
-_ORDERS = "/admin/"
+_ADMIN_ROUTES = "/admin/"
 _SAMPLE_SECONDS = 2
 _MOST_SAMPLES = 10 * 60 // _SAMPLE_SECONDS
 
 
 class RecentExchanges:
-    """An ExchangeLog. `ended` counts requests since the start."""
+    """An ExchangeLog of POST requests. `ended` counts those that have ended since the start."""
 
     def __init__(self) -> None:
         self._under_way: dict[int, Exchange] = {}
@@ -30,19 +29,19 @@ class RecentExchanges:
 
     def ends(self, exchange: Exchange) -> None:
         began = self._under_way.pop(id(exchange), None)
-        if began is not None and not exchange.route.startswith(_ORDERS):
+        if began is not None and not exchange.route.startswith(_ADMIN_ROUTES):
             self.ended += 1
-            self._done.appendleft(_shape(exchange))
+            self._done.appendleft(_describe_ended(exchange))
 
-    def under_way(self) -> Iterator[Exchange]:
-        return iter(tuple(self._under_way.values()))
+    def under_way(self) -> tuple[Exchange, ...]:
+        return tuple(self._under_way.values())
 
-    def done(self, since: int = 0) -> list[RequestDone]:
-        """Return the last requests after the first `since`, the newest first."""
-        return list(self._done)[: max(0, self.ended - since)]
+    def done(self, ended_before: int = 0) -> list[RequestDone]:
+        """Return the last requests, newest first, without the first `ended_before` to end."""
+        return list(self._done)[: max(0, self.ended - ended_before)]
 
 
-def _shape(exchange: Exchange) -> RequestDone:
+def _describe_ended(exchange: Exchange) -> RequestDone:
     fields: dict[str, Any] = work_of(exchange)
     return {
         "id": exchange.id,
@@ -62,6 +61,8 @@ def _shape(exchange: Exchange) -> RequestDone:
 
 
 class MemoryHistory:
+    """Samples of the memory from the last ten minutes."""
+
     def __init__(self, models: ServedModels) -> None:
         self._models = models
         self._samples: deque[MemorySample] = deque(maxlen=_MOST_SAMPLES)
@@ -69,19 +70,19 @@ class MemoryHistory:
     async def watch(self) -> None:
         """Take samples until cancelled."""
         while True:
-            sample = self.now()
+            sample = self.sample_now()
             if sample is not None:
                 self._samples.append(sample)
             await asyncio.sleep(_SAMPLE_SECONDS)
 
-    def now(self) -> MemorySample | None:
-        """Return the account, None while the first model loads."""
+    def sample_now(self) -> MemorySample | None:
+        """Return a sample, None while the first model loads."""
         report = self._models.vitals.memory
         if report is None:
             return None
         ledger = report.ledger
-        in_use = sum(one.cache.in_use for one in self._models.vitals.counted.values())
-        shared = min(ledger.live, in_use)  # the two reports may be a second apart
+        cached_in_use = sum(one.cache.in_use for one in self._models.vitals.counted.values())
+        shared = min(ledger.live, cached_in_use)  # the two reports may be a second apart
         return {
             "at": round(time.time(), 3),
             "limit": ledger.limit,
@@ -97,6 +98,8 @@ class MemoryHistory:
         }
 
     def history(self) -> MemoryTold:
-        now = self.now()
-        samples = [*self._samples, *([now] if now is not None else [])]
+        samples = list(self._samples)
+        latest = self.sample_now()
+        if latest is not None:
+            samples.append(latest)
         return {"every_seconds": _SAMPLE_SECONDS, "history": samples}

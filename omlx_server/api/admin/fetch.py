@@ -36,7 +36,7 @@ from omlx_server.models.hub.names import LONGEST_NAME
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 
-_TOLD_SECONDS = 0.25
+_PROGRESS_SECONDS = 0.25
 _NAME = Query("name", str, "As `omlx-server pull` takes it.")
 _RESOLVE = Operation("Admin", ModelResolved, query=(_NAME,), may_fail=(503,)).extra
 _PULL = Operation(
@@ -50,7 +50,7 @@ FetchStep = FetchProgress | ModelFetched
 
 
 class FetchStopped(OmlxError):
-    pass
+    """Ends a fetch in its thread, as its client is gone."""
 
 
 class FetchProblem(Unavailable):
@@ -74,27 +74,27 @@ async def pull(request: Request) -> Response:
     """Fetch a model, and tell of it as server-sent events. Closing the connection ends it; what has
     come stays for the next time."""
     body = await body_of(request, ModelName)
-    steps = await fetching(request, body.model)
+    steps = await start_fetch(request, body.model)
     return EventStream(
-        _events(steps),
+        _event_bytes(steps),
         context_of(request).keepalive_seconds,
         on_error=lambda error: named_events({"type": "error", **envelope(error)}),
     )
 
 
-async def fetching(request: Request, name: str) -> AsyncGenerator[FetchStep, None]:
-    """Return the steps of fetching a model; closing the generator ends it. It raises QueueFull and
-    FetchProblem. Raises ModelNotFound, and Unavailable where nothing is fetched."""
+async def start_fetch(request: Request, name: str) -> AsyncGenerator[FetchStep, None]:
+    """Return the steps of a fetch, which begins with the first; closing the generator ends it. It
+    raises QueueFull and FetchProblem. Raises ModelNotFound, and Unavailable without a fetcher."""
     fetcher = _fetcher(request)
     resolved = await asyncio.to_thread(fetcher.resolve, name)
     if resolved["kind"] == "unknown":
-        others = resolved["suggestions"]
-        near = f" Did you mean {' or '.join(others)}?" if others else ""
+        suggestions = resolved["suggestions"]
+        near = f" Did you mean {' or '.join(suggestions)}?" if suggestions else ""
         raise ModelNotFound(f"There is no model {name[:200]!r}.{near}", param="model")
-    # Not the client's own text, which may be an address with a query.
+    # The log gets a known name first: the client's own text may be an address with a query.
     names = [*resolved["names"], resolved["alias_of"], resolved["name"]]
-    current_exchange().about = label_of(next(filter(None, names)))
-    return _steps(fetcher, name, context_of(request).models.catalogue)
+    current().about = label_of(next(filter(None, names)))
+    return _run_fetch(fetcher, name, context_of(request).models.catalogue)
 
 
 def _fetcher(request: Request) -> ModelFetcher:
@@ -104,20 +104,20 @@ def _fetcher(request: Request) -> ModelFetcher:
     return fetcher
 
 
-async def _events(steps: AsyncGenerator[FetchStep, None]) -> AsyncGenerator[bytes, None]:
+async def _event_bytes(steps: AsyncGenerator[FetchStep, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(steps):
         async for step in steps:
             yield named_events(step)
 
 
-async def _steps(
+async def _run_fetch(
     fetcher: ModelFetcher, name: str, catalogue: Catalogue
 ) -> AsyncGenerator[FetchStep, None]:
     if not fetcher.free.acquire(blocking=False):
         raise QueueFull(f"{MOST_AT_ONCE} models are being fetched already", retry_after=10)
-    progress = _Latest()
-    task = asyncio.ensure_future(asyncio.to_thread(_fetch, fetcher, name, progress))
-    # Somebody must look at an exception, or asyncio would log it.
+    progress = _LatestProgress()
+    task = asyncio.ensure_future(asyncio.to_thread(_fetch_in_thread, fetcher, name, progress))
+    # The exception is looked at in any case, or asyncio would log it.
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
         last_sent = None
@@ -125,39 +125,34 @@ async def _steps(
             if progress.latest != last_sent:
                 last_sent = progress.latest
                 yield last_sent
-            await asyncio.wait({task}, timeout=_TOLD_SECONDS)
+            await asyncio.wait({task}, timeout=_PROGRESS_SECONDS)
         await catalogue.refresh(anew=True)  # so that it can be used at once
         yield task.result()
     except ModelUnavailable as error:
-        raise FetchProblem(
-            f"{error.message}. {error.hint}" if error.hint else error.message
-        ) from None
+        message = f"{error.message}. {error.hint}" if error.hint else error.message
+        raise FetchProblem(message) from None
     finally:
         progress.stop()
 
 
-def _fetch(fetcher: ModelFetcher, name: str, progress: "_Latest") -> ModelFetched:
+def _fetch_in_thread(fetcher: ModelFetcher, name: str, progress: "_LatestProgress") -> ModelFetched:
     try:
         return fetcher.fetch(name, progress)
     finally:
         fetcher.free.release()
 
 
-class _Latest:
+class _LatestProgress:
     """A progress listener that keeps the latest state, and can end the work."""
 
     def __init__(self) -> None:
-        self.latest: FetchProgress = _progress("look", 0, 0)
         self._stopped = False
+        self.update("look", 0, 0)
 
     def update(self, stage: str, done: int, total: int) -> None:
         if self._stopped:
             raise FetchStopped("nobody waits for it any more")
-        self.latest = _progress(stage, done, total)
+        self.latest = FetchProgress(type="progress", stage=stage, done=done, total=total)
 
     def stop(self) -> None:
         self._stopped = True
-
-
-def _progress(stage: str, done: int, total: int) -> FetchProgress:
-    return {"type": "progress", "stage": stage, "done": done, "total": total}

@@ -34,8 +34,7 @@ class AdminClosed(Forbidden):
 
 
 def require_admin(request: Request) -> None:
-    """Raise AdminOnly (401) for a missing or wrong token, AdminClosed (403) where the server has
-    none."""
+    """Raise AdminOnly (401) for a missing or wrong token, AdminClosed (403) if there is none."""
     access = context_of(request).admin
     if not access.needs_token or access.admits(request.headers):
         return

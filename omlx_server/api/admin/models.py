@@ -18,8 +18,6 @@ from omlx_server.engine.pool.entry import Phase, PoolEntry
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 
-_CONFLICT = (409,)
-
 
 class ModelName(StrictModel):
     model: str
@@ -30,7 +28,7 @@ class ModelPin(ModelName):
 
 
 _LOAD = Operation("Admin", AdminModel, body=ModelName, may_fail=MODEL + WORK).extra
-_UNLOAD = Operation("Admin", AdminModel, body=ModelName, may_fail=MODEL + _CONFLICT + WORK).extra
+_UNLOAD = Operation("Admin", AdminModel, body=ModelName, may_fail=(*MODEL, 409, *WORK)).extra
 _PIN = Operation("Admin", AdminModel, body=ModelPin, may_fail=MODEL).extra
 
 
@@ -40,10 +38,9 @@ async def list_models(request: Request) -> Response:
     models = context_of(request).models
     await models.catalogue.refresh()
     memory = models.vitals.memory
+    listings = (*models.known(), *models.catalogue.broken())
     answer: AdminModels = {
-        "models": [
-            _shape(models, listing) for listing in (*models.known(), *models.catalogue.broken())
-        ],
+        "models": [_describe_model(models, listing) for listing in listings],
         "memory": {
             "limit": memory.ledger.limit if memory else 0,
             "weights": memory.ledger.weights if memory else 0,
@@ -58,11 +55,11 @@ async def load(request: Request) -> Response:
     to leave for it."""
     body = await body_of(request, ModelName)
     models = context_of(request).models
-    listing, wanted = await models.named(body.model)
-    adapter = await models.adapter(listing, wanted) if wanted else None
-    await models.pool.load(listing.wanted)
-    entry = models.pool.entry(listing.wanted.key)
-    shape = _shape(models, listing)
+    listing, adapter_name = await models.find_listing_and_adapter(body.model)
+    adapter = await models.read_adapter(listing, adapter_name) if adapter_name else None
+    await models.pool.load(listing.load_request)
+    entry = models.pool.entry(listing.load_request.key)
+    shape = _describe_model(models, listing)
     if entry is not None and isinstance(entry.model, ServedModel):
         engine = entry.model.engine
         async with engine.adapting(adapter):
@@ -75,9 +72,9 @@ async def unload(request: Request) -> Response:
     """Give a model's memory back as soon as no request uses it."""
     context = context_of(request)
     body = await body_of(request, ModelName)
-    listing, _ = await context.models.named(body.model)
-    await context.models.pool.unload(listing.wanted.key)
-    return JsonResponse(_shape(context.models, listing))
+    listing, _ = await context.models.find_listing_and_adapter(body.model)
+    await context.models.pool.unload(listing.load_request.key)
+    return JsonResponse(_describe_model(context.models, listing))
 
 
 @router.post("/admin/models/pin", openapi_extra=_PIN)
@@ -85,41 +82,44 @@ async def pin(request: Request) -> Response:
     """Keep a model once it is loaded, until the server ends or the pin is taken back."""
     context = context_of(request)
     body = await body_of(request, ModelPin)
-    listing, _ = await context.models.named(body.model)
-    context.models.pool.pin(listing.wanted, body.pinned)
-    return JsonResponse(_shape(context.models, listing))
+    listing, _ = await context.models.find_listing_and_adapter(body.model)
+    context.models.pool.pin(listing.load_request, body.pinned)
+    return JsonResponse(_describe_model(context.models, listing))
 
 
-def _shape(models: ServedModels, listing: ModelListing) -> AdminModel:
-    entry = models.pool.entry(listing.wanted.key)
+def _describe_model(models: ServedModels, listing: ModelListing) -> AdminModel:
+    entry = models.pool.entry(listing.load_request.key)
     model = entry.model if entry else None
-    is_there = entry is not None and entry.phase is Phase.LOADED
-    first = next(iter(models.catalogue.known()), None)
+    default = next(iter(models.catalogue.known()), None)
     status = model.engine.status if isinstance(model, ServedModel) else None
     chunks = status.chunks if status else None
     return {
         "name": listing.names[0],
-        "names": [*listing.names, *_aliases(models, listing)],
+        "names": [*listing.names, *_aliases_of(models, listing)],
         "kind": listing.role.kind,
-        "state": (
-            entry.phase if entry else Phase.FAILED if listing.problem else Phase.ABSENT
-        ).value,
-        "pinned": entry.is_pinned if entry else listing.wanted.pinned,
-        "default": listing is first,
+        "state": _phase_of(listing, entry).value,
+        "pinned": entry.is_pinned if entry else listing.load_request.pinned,
+        "default": listing is default,
         "weight_bytes": _weight_bytes(model) if model is not None else None,
         "adapters": list(status.adapters) if status else [],
-        "disk_bytes": listing.wanted.nbytes or None,
+        "disk_bytes": listing.load_request.nbytes or None,
         "context_length": listing.context_length,
         "chunk_tokens": chunks.beside if chunks else None,
         "chunk_tokens_alone": chunks.alone if chunks else None,
         "in_use": entry.users if entry else 0,
-        "idle_seconds": _idle(entry) if entry and is_there else None,
-        "ttl_seconds": listing.wanted.ttl,
+        "idle_seconds": _idle_seconds(entry) if entry else None,
+        "ttl_seconds": listing.load_request.ttl,
         "problem": (entry.problem if entry else listing.problem) or None,
     }
 
 
-def _aliases(models: ServedModels, listing: ModelListing) -> list[str]:
+def _phase_of(listing: ModelListing, entry: PoolEntry[Served] | None) -> Phase:
+    if entry is not None:
+        return entry.phase
+    return Phase.FAILED if listing.problem else Phase.ABSENT
+
+
+def _aliases_of(models: ServedModels, listing: ModelListing) -> list[str]:
     catalogue = models.catalogue
     return [alias for alias in catalogue.aliases if catalogue.resolve_alias(alias) in listing.names]
 
@@ -129,5 +129,7 @@ def _weight_bytes(model: Served) -> int | None:
     return client.weight_bytes if client is not None else None
 
 
-def _idle(entry: PoolEntry[Served]) -> float:
+def _idle_seconds(entry: PoolEntry[Served]) -> float | None:
+    if entry.phase is not Phase.LOADED:
+        return None
     return 0.0 if entry.users else round(time.monotonic() - entry.used, 3)

@@ -18,8 +18,7 @@ from omlx_server.models.hub.names import LONGEST_NAME
 
 router = APIRouter(dependencies=[Depends(require_admin)])
 
-_CONFLICT = (409,)
-_LIST = Operation("Admin", SettingsListed, may_fail=_CONFLICT + STATE).extra
+_LIST = Operation("Admin", SettingsListed, may_fail=(409, *STATE)).extra
 
 SettingName = Annotated[str, Field(max_length=LONGEST_NAME)]
 Value = bool | int | float | Source | list[str | int] | JsonObject
@@ -33,9 +32,8 @@ class SettingsPatch(StrictModel):
     __pydantic_extra__: dict[SettingName, Value] = Field(init=False)
 
 
-_CHANGE = Operation("Admin", SettingsChanged, body=SettingsPatch, may_fail=_CONFLICT + STATE).extra
-
-_RELOAD = Operation("Admin", SettingsChanged, may_fail=_CONFLICT + STATE).extra
+_CHANGE = Operation("Admin", SettingsChanged, body=SettingsPatch, may_fail=(409, *STATE)).extra
+_RELOAD = Operation("Admin", SettingsChanged, may_fail=(409, *STATE)).extra
 
 
 @router.get("/admin/settings", openapi_extra=_LIST)

@@ -59,13 +59,13 @@ _UNPIN = Operation("Cache", answers.DeletedPin, query=(SALT,), may_fail=MODEL + 
 
 @dataclass(frozen=True, slots=True)
 class RequestPrefix:
-    """A prompt with the salt of its blocks, and the `tenant`'s salt without an adapter."""
+    """A prompt with the salt of its blocks. `tenant_salt` is that without the adapter."""
 
     name: str
     model: ServedModel
     tokens: tuple[int, ...]
     salt: bytes
-    tenant: bytes
+    tenant_salt: bytes
 
 
 async def prefix_of(request: Request) -> RequestPrefix:
@@ -75,8 +75,9 @@ async def prefix_of(request: Request) -> RequestPrefix:
         chat.model, adapter=chat.adapter, preset=chat.preset
     )
     tokens = (await in_time(request, read_and_encode(chat, model, request))).tokens
-    tenant = salt_of(request, chat.cache_salt)
-    return RequestPrefix(chat.model, model, tuple(tokens), salted(tenant, model.adapter), tenant)
+    tenant_salt = salt_of(request, chat.cache_salt)
+    block_salt = salted(tenant_salt, model.adapter)
+    return RequestPrefix(chat.model, model, tuple(tokens), block_salt, tenant_salt)
 
 
 @router.post("/v1/cache/probe", openapi_extra=_PROBE)
@@ -106,15 +107,16 @@ async def reset(request: Request, cache_salt: str | None = None) -> Response:
     Tells what was in memory before. Where there are several API keys, a key drops its own blocks:
     those without a `cache_salt`, or with the one given. The admin token drops all."""
     context = context_of(request)
-    salt = salt_to_reset(request, cache_salt)
-    salts = [None] if salt is None else await context.models.salts(salt)
-    shapes = [await _reset(model, salts) for model in context.models.loaded()]
-    for one in salts:
-        await context.models.kept.clear_cold(one)
-    return JsonResponse(answers.CacheReset(dropped=shapes))
+    tenant_salt = salt_to_reset(request, cache_salt)
+    # None stands for all salts.
+    salts = [None] if tenant_salt is None else await context.models.salts(tenant_salt)
+    dropped = [await _reset_model(model, salts) for model in context.models.loaded()]
+    for salt in salts:
+        await context.models.caches.clear_cold(salt)
+    return JsonResponse(answers.CacheReset(dropped=dropped))
 
 
-async def _reset(model: ServedModel, salts: Sequence[bytes | None]) -> answers.DroppedCache:
+async def _reset_model(model: ServedModel, salts: Sequence[bytes | None]) -> answers.DroppedCache:
     dropped = [await model.reset_cache(salt) for salt in salts]
     return {
         "bytes": sum(one.nbytes for one in dropped),
@@ -146,22 +148,22 @@ async def import_(
     request: Request, model: str | None = None, cache_salt: str | None = None
 ) -> Response:
     """Take in an archive, the body, for `model`, which may be left out where there is only one."""
-    served = await _model(request, model)
+    served = await _model_for_import(request, model)
     salt = salted(salt_of(request, cache_salt), served.adapter)
     with context_of(request).traffic.imports.begin(client_of(request)) as body:
         data = await json_body.read_bytes(request, served.archives.max_bytes, body)
-        taken = await served.archives.take_in(data, salt, served.adapter)
+        imported = await served.archives.take_in(data, salt, served.adapter)
     answer: answers.CacheImport = {
         "model": served.names[0],
-        "tokens": taken.tokens,
-        "blocks": taken.blocks,
-        "states": taken.checkpoints,
-        "added": taken.added,
+        "tokens": imported.tokens,
+        "blocks": imported.blocks,
+        "states": imported.checkpoints,
+        "added": imported.added,
     }
     return JsonResponse(answer)
 
 
-async def _model(request: Request, name: str | None) -> ServedModel:
+async def _model_for_import(request: Request, name: str | None) -> ServedModel:
     models = context_of(request).models
     if name is None and len(models.loaded()) > 1:
         raise BadRequest("several models are loaded: say which, as ?model=NAME", param="model")
@@ -179,14 +181,14 @@ async def pin(request: Request) -> Response:
         raise BadRequest(
             "there is nothing to pin: the prompt is shorter than one block, or the cache is off"
         )
-    report = await context_of(request).models.kept.pinned(new_pin, prefix.tenant)
+    report = await context_of(request).models.caches.save_pin(new_pin, prefix.tenant_salt)
     return JsonResponse(_pin_shape(report))
 
 
 @router.get("/v1/cache/pins", openapi_extra=_PINS)
 async def pins(request: Request, cache_salt: str | None = None) -> Response:
     """All pins, the oldest first, of models that are not loaded as well."""
-    reports = await context_of(request).models.kept.pins(salt_of(request, cache_salt))
+    reports = await context_of(request).models.caches.pins(salt_of(request, cache_salt))
     data = [_pin_shape(report) for report in sorted(reports, key=lambda r: r.pin.created)]
     return JsonResponse(answers.PinList(object="list", data=data))
 
@@ -194,7 +196,7 @@ async def pins(request: Request, cache_salt: str | None = None) -> Response:
 @router.delete("/v1/cache/pins/{id}", openapi_extra=_UNPIN)
 async def unpin(request: Request, id: str, cache_salt: str | None = None) -> Response:
     """End a pin. What it held goes when there is no room for it."""
-    outcome = await context_of(request).models.kept.unpin(id, salt_of(request, cache_salt))
+    outcome = await context_of(request).models.caches.unpin(id, salt_of(request, cache_salt))
     if outcome is Unpinned.UNKNOWN:
         raise PinNotFound("there is no such pin; GET /v1/cache/pins lists them")
     stored = outcome is Unpinned.STORED

@@ -11,12 +11,21 @@ from importlib.metadata import version
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from omlx_server import __version__
-from omlx_server.api.metric_helpers import MODEL, OWN, by_model, counters, gauges, label_of, sums
+from omlx_server.api.metric_helpers import (
+    MODEL,
+    OWN,
+    counters,
+    gauges,
+    label_of,
+    model_counters,
+    model_gauges,
+    sums,
+)
 from omlx_server.api.metrics import prefix_cache
 from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import Served, ServedModel, role_of
-from omlx_server.api.response_store.store import Store
+from omlx_server.api.response_store.store import ResponseStore
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.scheduler.limits import Load
@@ -33,42 +42,41 @@ class EngineMetrics:
     """A collector over the engine's snapshots. A model has metrics from its first load on."""
 
     def __init__(
-        self, models: ServedModels, shared: str, responses: Store, traffic: Traffic
+        self, models: ServedModels, vllm_prefix: str, responses: ResponseStore, traffic: Traffic
     ) -> None:
         self._models = models
         self._responses = responses
         self._traffic = traffic
-        self._shared = shared
-        self._texts = TextMetrics()
-        self._loaded = LoadedModels()
-        self._build = build_info()
+        self._vllm_prefix = vllm_prefix
+        self._texts = _TextMetrics()
+        self._loaded = _LoadedModels()
+        self._build = _build_info_metric()
 
     @property
     def names(self) -> list[str]:
-        return list(dict.fromkeys((*self._models.vitals.counted, *self._loads)))
-
-    @property
-    def _loads(self) -> dict[str, Load]:
-        return {name: status.load for name, status in self._models.engines()}
+        engines = [name for name, _ in self._models.engines()]
+        return list(dict.fromkeys((*self._models.vitals.counted, *engines)))
 
     def collect(self) -> Iterator[Metric]:
-        vitals, shared = self._models.vitals, self._shared
-        counted, loads = vitals.counted, self._loads
-        caches = {name: one.cache for name, one in counted.items()}
+        vitals, vllm_prefix = self._models.vitals, self._vllm_prefix
+        counted = vitals.counted
+        loads = dict.fromkeys(self.names, _NO_LOAD)
+        loads |= {name: status.load for name, status in self._models.engines()}
+        caches = {name: counts.cache for name, counts in counted.items()}
         yield self._build
-        yield self._loaded.family(self._models.pool.loaded())
-        yield from _at_work({name: loads.get(name, _NO_LOAD) for name in self.names}, shared)
-        yield self._oldest()
-        yield from prefix_cache.of_models(caches, shared)
-        yield from _counts(counted, shared)
-        yield _stalls(counted)
-        yield from _drafts(counted)
-        yield self._texts.family(self.names, self._models.loaded())
-        yield from prefix_cache.of_tiers(list(caches.values()), vitals.cold)
-        account = account_of(self._models, self._responses, self._traffic)
-        yield from memory_families(account)
+        yield self._loaded.metric(self._models.pool.loaded())
+        yield from _queue_metrics(loads, vllm_prefix)
+        yield self._oldest_waiting_metric()
+        yield from prefix_cache.metrics_of_models(caches, vllm_prefix)
+        yield from _model_counters(counted, vllm_prefix)
+        yield _stall_metric(counted)
+        yield from _draft_metrics(counted)
+        yield self._texts.metric(self.names, self._models.loaded())
+        yield from prefix_cache.metrics_of_tiers(list(caches.values()), vitals.cold)
+        report = memory_report_of(self._models, self._responses, self._traffic)
+        yield from memory_metrics(report)
 
-    def _oldest(self) -> Metric:
+    def _oldest_waiting_metric(self) -> Metric:
         now = time.monotonic()
         ages = {(label_of(name), size): 0.0 for name in self.names for size in SIZES}
         for name, status in self._models.engines():
@@ -83,49 +91,44 @@ class EngineMetrics:
         )
 
 
-def _at_work(loads: Mapping[str, Load], shared: str) -> Iterator[Metric]:
+def _queue_metrics(loads: Mapping[str, Load], vllm_prefix: str) -> Iterator[Metric]:
     running = {name: load.running + load.prefilling for name, load in loads.items()}
-    yield gauges(
-        f"{shared}num_requests_running",
+    yield model_gauges(
+        f"{vllm_prefix}num_requests_running",
         "Sequences at work: their prompts are read, or their answers written.",
-        (MODEL,),
-        by_model(running),
+        running,
     )
-    yield gauges(
-        f"{shared}num_requests_waiting",
+    yield model_gauges(
+        f"{vllm_prefix}num_requests_waiting",
         "Sequences in the queue.",
-        (MODEL,),
-        by_model({name: load.waiting for name, load in loads.items()}),
+        {name: load.waiting for name, load in loads.items()},
     )
 
 
-def _counts(counted: Mapping[str, Counted], shared: str) -> Iterator[Metric]:
-    yield counters(
-        f"{shared}num_preemptions",
+def _model_counters(counted: Mapping[str, Counted], vllm_prefix: str) -> Iterator[Metric]:
+    yield model_counters(
+        f"{vllm_prefix}num_preemptions",
         "Sequences that went back to the queue because memory was short.",
-        (MODEL,),
-        by_model({name: one.reliefs[Relief.PREEMPT] for name, one in counted.items()}),
+        {name: counts.reliefs[Relief.PREEMPT] for name, counts in counted.items()},
     )
-    yield counters(
+    yield model_counters(
         "omlx_images_computed",
         "Images, or tiles of images, that a vision tower has computed. One that is seen again, in "
         "the next turn or elsewhere, is not computed again.",
-        (MODEL,),
-        by_model({name: one.images.computed for name, one in counted.items()}),
+        {name: counts.images.computed for name, counts in counted.items()},
     )
-    yield counters(
+    yield model_counters(
         "omlx_images_seconds",
         "Seconds that images took in vision towers.",
-        (MODEL,),
-        by_model({name: one.images.seconds for name, one in counted.items()}),
+        {name: counts.images.seconds for name, counts in counted.items()},
     )
 
 
-def _stalls(counted: Mapping[str, Counted]) -> Metric:
+def _stall_metric(counted: Mapping[str, Counted]) -> Metric:
     values: dict[tuple[str, str], float] = {}
-    for name, one in counted.items():
-        values[label_of(name), "restarted"] = one.stalls.restarted
-        values[label_of(name), "ended"] = one.stalls.ended
+    for name, counts in counted.items():
+        values[label_of(name), "restarted"] = counts.stalls.restarted
+        values[label_of(name), "ended"] = counts.stalls.ended
     return counters(
         "omlx_stalls",
         "Times that requests waited for 10 s and more while nothing was under way, by what was "
@@ -135,12 +138,12 @@ def _stalls(counted: Mapping[str, Counted]) -> Metric:
     )
 
 
-def _drafts(counted: Mapping[str, Counted]) -> Iterator[Metric]:
+def _draft_metrics(counted: Mapping[str, Counted]) -> Iterator[Metric]:
     drafted, accepted = dict[tuple[str, str], float](), dict[tuple[str, str], float]()
-    for name, one in counted.items():
+    for name, counts in counted.items():
         for method in Method:
-            drafted[label_of(name), method.value] = one.drafts.drafted[method]
-            accepted[label_of(name), method.value] = one.drafts.accepted[method]
+            drafted[label_of(name), method.value] = counts.drafts.drafted[method]
+            accepted[label_of(name), method.value] = counts.drafts.accepted[method]
     labels = (MODEL, "method")
     yield counters(
         "omlx_draft_tokens", "Tokens that were drafted, by where they came from.", labels, drafted
@@ -150,23 +153,24 @@ def _drafts(counted: Mapping[str, Counted]) -> Iterator[Metric]:
     )
 
 
-def account_of(models: ServedModels, responses: Store, traffic: Traffic) -> MemoryReport | None:
-    """Return the engine's memory report with the HTTP side's bytes, None while the first model
-    loads."""
+def memory_report_of(
+    models: ServedModels, responses: ResponseStore, traffic: Traffic
+) -> MemoryReport | None:
+    """Return the engine's report with the API's bytes, None while the first model loads."""
     report = models.vitals.memory
     if report is None:
         return None
     loaded = models.loaded()
-    beside = {
+    api_bytes = {
         "grammars": sum(m.grammars.nbytes + m.grammars.bytes_apart for m in loaded),
         "token_ids": sum(m.tokenizer.kept_bytes for m in loaded),
         "responses": responses.memory_bytes,
         "bodies": traffic.body_bytes,
     }
-    return replace(report, ledger=replace(report.ledger, **beside))
+    return replace(report, ledger=replace(report.ledger, **api_bytes))
 
 
-def memory_families(report: MemoryReport | None) -> Iterator[Metric]:
+def memory_metrics(report: MemoryReport | None) -> Iterator[Metric]:
     if report is None:
         return
     yield gauges(
@@ -192,7 +196,7 @@ def memory_families(report: MemoryReport | None) -> Iterator[Metric]:
     )
 
 
-def build_info() -> Metric:
+def _build_info_metric() -> Metric:
     versions = (__version__, platform.python_version(), version("mlx"), version("mlx-lm"))
     return gauges(
         f"{OWN}build_info",
@@ -202,37 +206,38 @@ def build_info() -> Metric:
     )
 
 
-class LoadedModels:
+class _LoadedModels:
     """Remembers loaded models, to report 0 for one that leaves."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], None] = {}
 
-    def family(self, loaded: Iterable[Served]) -> Metric:
-        now = {(label_of(model.names[0]), role_of(model).kind) for model in loaded}
-        self._seen |= dict.fromkeys(sorted(now))
+    def metric(self, loaded: Iterable[Served]) -> Metric:
+        loaded_now = {(label_of(model.names[0]), role_of(model).kind) for model in loaded}
+        self._seen |= dict.fromkeys(sorted(loaded_now))
         return gauges(
             f"{OWN}model_loaded",
             "1 while a model is in memory, 0 once it has left, by its kind: chat, embedding or "
             "rerank.",
             (MODEL, "kind"),
-            {labels: float(labels in now) for labels in self._seen},
+            {labels: float(labels in loaded_now) for labels in self._seen},
         )
 
 
-class TextMetrics:
+class _TextMetrics:
     """Counts characters by model, over the tokenizers of all its loads."""
 
     def __init__(self) -> None:
+        # By model: the characters of tokenizers that are gone, and the latest tokenizer with its.
         self._earlier: dict[str, Characters] = {}
-        self._last: dict[str, tuple[weakref.ref[Tokenizer], Characters]] = {}
+        self._latest: dict[str, tuple[weakref.ref[Tokenizer], Characters]] = {}
 
-    def family(self, names: Iterable[str], loaded: Iterable[ServedModel]) -> Metric:
+    def metric(self, names: Iterable[str], loaded: Iterable[ServedModel]) -> Metric:
         for model in loaded:
-            self._note(model.names[0], model.tokenizer)
+            self._note_tokenizer(model.names[0], model.tokenizer)
         values: dict[tuple[str, str], float] = {}
         for name in names:
-            total = self._total(name)
+            total = self._total_characters(name)
             values[label_of(name), "encoded"] = total.encoded
             values[label_of(name), "kept"] = total.reused
         return counters(
@@ -243,13 +248,16 @@ class TextMetrics:
             values,
         )
 
-    def _note(self, name: str, tokenizer: Tokenizer) -> None:
-        last = self._last.get(name)
-        if last is not None and last[0]() is not tokenizer:
-            self._earlier[name] = self._total(name)
-        self._last[name] = weakref.ref(tokenizer), tokenizer.characters
+    def _note_tokenizer(self, name: str, tokenizer: Tokenizer) -> None:
+        if name in self._latest:
+            latest, _ = self._latest[name]
+            if latest() is not tokenizer:  # the model was loaded anew
+                self._earlier[name] = self._total_characters(name)
+        self._latest[name] = weakref.ref(tokenizer), tokenizer.characters
 
-    def _total(self, name: str) -> Characters:
-        last = self._last.get(name)
+    def _total_characters(self, name: str) -> Characters:
         earlier = self._earlier.get(name, Characters())
-        return earlier if last is None else earlier + last[1]
+        if name not in self._latest:
+            return earlier
+        _, characters = self._latest[name]
+        return earlier + characters

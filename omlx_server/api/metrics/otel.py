@@ -24,10 +24,10 @@ from omlx_server.api.http.exchange import Exchange, Phases
 
 Value = str | int | float | bool
 
-_NAME = "omlx-server"
-_PARENTS = TraceContextTextMapPropagator()
+_SERVICE_NAME = "omlx-server"
+_TRACE_CONTEXT = TraceContextTextMapPropagator()
 _EXPORT_SECONDS = 2
-_IGNORED = ("/metrics", "/health", "/health/live", "/health/ready")
+_IGNORED_ROUTES = ("/metrics", "/health", "/health/live", "/health/ready")
 
 
 class OtelTracer:
@@ -35,15 +35,16 @@ class OtelTracer:
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
-        self._tracer = provider.get_tracer(_NAME, __version__)
+        self._tracer = provider.get_tracer(_SERVICE_NAME, __version__)
 
     def record(self, exchange: Exchange) -> None:
-        if exchange.route in _IGNORED:
+        if exchange.route in _IGNORED_ROUTES:
             return
-        clock = time.time_ns() - int(time.monotonic() * 1e9)
+        # Moments of an exchange are in time.monotonic() seconds, spans in nanoseconds since 1970.
+        epoch_offset_ns = time.time_ns() - int(time.monotonic() * 1e9)
         span = self._tracer.start_span(
             f"{exchange.method} {exchange.route}",
-            _PARENTS.extract({"traceparent": exchange.parent}, Context()),
+            _TRACE_CONTEXT.extract({"traceparent": exchange.parent}, Context()),
             SpanKind.SERVER,
             {
                 "http.request.method": exchange.method,
@@ -51,64 +52,60 @@ class OtelTracer:
                 "http.response.status_code": exchange.status,
                 "omlx.request_id": exchange.id,
             },
-            start_time=clock + int(exchange.started * 1e9),
+            start_time=epoch_offset_ns + int(exchange.started * 1e9),
         )
         if exchange.status >= 500:
             span.set_status(Status(StatusCode.ERROR))
-        below = set_span_in_context(span)
+        request_context = set_span_in_context(span)
         for number, phases in enumerate(exchange.phases):
-            self._phases(phases, number, exchange.ended, below, clock)
-        span.end(clock + int(exchange.ended * 1e9))
+            for name, start, end, attributes in _phase_spans(phases, exchange.ended):
+                phase_span = self._tracer.start_span(
+                    name,
+                    request_context,
+                    attributes={"omlx.prompt": number, **attributes},
+                    start_time=epoch_offset_ns + int(start * 1e9),
+                )
+                phase_span.end(epoch_offset_ns + int(end * 1e9))
+        span.end(epoch_offset_ns + int(exchange.ended * 1e9))
 
     def shutdown(self) -> None:
         """Send the spans that are left; takes a few seconds at most."""
         self._provider.shutdown()
 
-    def _phases(self, phases: Phases, number: int, end: float, below: Context, clock: int) -> None:
-        for name, start, stop, attributes in _spans(phases, end):
-            span = self._tracer.start_span(
-                name,
-                below,
-                attributes={"omlx.prompt": number, **attributes},
-                start_time=clock + int(start * 1e9),
-            )
-            span.end(clock + int(stop * 1e9))
 
-
-def _spans(phases: Phases, end: float) -> Iterator[tuple[str, float, float, Mapping[str, Value]]]:
-    """Yield name, start, stop (time.monotonic() seconds) and attributes of each span."""
+def _phase_spans(
+    phases: Phases, exchange_end: float
+) -> Iterator[tuple[str, float, float, Mapping[str, Value]]]:
+    """Yield name, start, end (time.monotonic() seconds) and attributes of each span. A phase that
+    did not end lasts until the exchange's end."""
+    cached: dict[str, Value] = {"omlx.cached_tokens": phases.cached_tokens}
     admitted = phases.admitted if phases.admitted is not None else phases.first
-    if admitted is not None and phases.restored is not None:
-        # The admission is reported a moment after the restoring has begun.
-        admitted = min(admitted, phases.restored[0])
-    yield "queue", phases.queued, _or(admitted, end), {}
     if admitted is None:
+        yield "queue", phases.queued, exchange_end, {}
         return
-    prefill_from = admitted
-    tokens: dict[str, Value] = {
-        "omlx.prompt_tokens": phases.prompt_tokens,
-        "omlx.cached_tokens": phases.cached_tokens,
-    }
+    prefill_began = admitted
     if phases.restored is not None:
-        prefill_from = phases.restored[1]
-        yield "restore", admitted, prefill_from, {"omlx.cached_tokens": phases.cached_tokens}
-    yield "prefill", prefill_from, _or(phases.first, end), tokens
+        restore_began, prefill_began = phases.restored
+        # The admission is reported a moment after the restoring has begun.
+        admitted = min(admitted, restore_began)
+    yield "queue", phases.queued, admitted, {}
+    if phases.restored is not None:
+        yield "restore", admitted, prefill_began, cached
+    prompt: dict[str, Value] = {"omlx.prompt_tokens": phases.prompt_tokens, **cached}
+    first_token = exchange_end if phases.first is None else phases.first
+    yield "prefill", prefill_began, first_token, prompt
     if phases.first is None:
         return
-    reasons = ",".join(sorted(set(phases.finished))) or "interrupted"
-    made: dict[str, Value] = {
+    answer: dict[str, Value] = {
         "omlx.completion_tokens": phases.generated,
-        "omlx.finish_reason": reasons,
+        "omlx.finish_reason": ",".join(sorted(set(phases.finished))) or "interrupted",
     }
-    yield "decode", phases.first, _or(phases.last, end), made
-
-
-def _or(moment: float | None, end: float) -> float:
-    return end if moment is None else moment
+    last_token = exchange_end if phases.last is None else phases.last
+    yield "decode", first_token, last_token, answer
 
 
 def make_tracer() -> OtelTracer:
-    resource = Resource.create({"service.name": _NAME, "service.version": __version__})
+    resource = Resource.create({"service.name": _SERVICE_NAME, "service.version": __version__})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=_EXPORT_SECONDS)))
     return OtelTracer(provider)

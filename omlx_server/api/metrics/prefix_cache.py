@@ -4,56 +4,55 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from omlx_server.api.metric_helpers import MODEL, by_model, counters, gauges, sums
+from omlx_server.api.metric_helpers import counters, gauges, model_counters, model_gauges, sums
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.prefix_cache.report import CacheReport
 
 
-def of_models(caches: Mapping[str, CacheReport], shared: str) -> Iterator[Metric]:
-    budget = _budget(list(caches.values()))
-    yield gauges(
-        f"{shared}kv_cache_usage_perc",
+def metrics_of_models(caches: Mapping[str, CacheReport], vllm_prefix: str) -> Iterator[Metric]:
+    budget = _hot_budget(list(caches.values()))
+    usage = {
+        name: (cache.nbytes - cache.in_use) / budget if budget else 0.0
+        for name, cache in caches.items()
+    }
+    yield model_gauges(
+        f"{vllm_prefix}kv_cache_usage_perc",
         "Share of the hot tier that the model's blocks take, from 0 to 1, without those that "
         "sequences at work use. All models share that tier, so the sum over them is how full it "
         "is.",
-        (MODEL,),
-        by_model(
-            {name: (c.nbytes - c.in_use) / budget if budget else 0 for name, c in caches.items()}
-        ),
+        usage,
     )
-    yield counters(
-        f"{shared}prefix_cache_queries",
+    yield model_counters(
+        f"{vllm_prefix}prefix_cache_queries",
         "Prompt tokens that were looked up in the prefix cache.",
-        (MODEL,),
-        by_model({name: cache.queried_tokens for name, cache in caches.items()}),
+        {name: cache.queried_tokens for name, cache in caches.items()},
     )
-    yield counters(
-        f"{shared}prefix_cache_hits",
+    yield model_counters(
+        f"{vllm_prefix}prefix_cache_hits",
         "Prompt tokens that the prefix cache had, so that they were not computed again.",
-        (MODEL,),
-        by_model({name: cache.hit_tokens for name, cache in caches.items()}),
+        {name: cache.hit_tokens for name, cache in caches.items()},
     )
 
 
-def of_tiers(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
-    yield from _kept(caches, cold)
-    yield from _moved(caches, cold)
-    yield from _traffic(cold)
+def metrics_of_tiers(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
+    yield from _held_metrics(caches, cold)
+    yield from _lookup_metrics(caches, cold)
+    yield from _cold_traffic_metrics(cold)
 
 
-def _kept(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
-    """Yield what each tier holds and may hold. Only headers tell blocks from checkpoints in the
-    cold tier."""
-    states = sum(c.checkpoint_bytes for c in caches)
+def _held_metrics(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
+    """Yield what each tier holds and may hold. Blocks and checkpoints of the cold tier are counted
+    together, as only the headers of files tell them apart."""
+    checkpoint_bytes = sum(cache.checkpoint_bytes for cache in caches)
     nbytes = {
-        ("hot", "blocks"): sum(c.nbytes for c in caches) - states,
-        ("hot", "checkpoints"): states,
+        ("hot", "blocks"): sum(cache.nbytes for cache in caches) - checkpoint_bytes,
+        ("hot", "checkpoints"): checkpoint_bytes,
     }
     count = {
-        ("hot", "blocks"): sum(c.blocks for c in caches),
-        ("hot", "checkpoints"): sum(c.checkpoints for c in caches),
+        ("hot", "blocks"): sum(cache.blocks for cache in caches),
+        ("hot", "checkpoints"): sum(cache.checkpoints for cache in caches),
     }
-    budget = {("hot",): _budget(caches)}
+    budget = {("hot",): _hot_budget(caches)}
     if cold is not None:
         nbytes["cold", "files"] = cold.nbytes
         count["cold", "files"] = cold.blocks
@@ -64,17 +63,17 @@ def _kept(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Me
     yield gauges("omlx_cache_budget_bytes", "Bytes that a tier may hold.", ("tier",), budget)
 
 
-def _moved(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
-    from_cold = sum(c.cold_hit_tokens for c in caches)
-    hit = {("hot",): sum(c.hit_tokens for c in caches) - from_cold}
+def _lookup_metrics(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[Metric]:
+    from_cold = sum(cache.cold_hit_tokens for cache in caches)
+    hit = {("hot",): sum(cache.hit_tokens for cache in caches) - from_cold}
     evicted = {
-        ("hot", "block_budget"): sum(c.evicted_blocks for c in caches),
-        ("hot", "checkpoint_budget"): sum(c.evicted_checkpoints for c in caches),
+        ("hot", "block_budget"): sum(cache.evicted_blocks for cache in caches),
+        ("hot", "checkpoint_budget"): sum(cache.evicted_checkpoints for cache in caches),
     }
     if cold is not None:
         hit["cold",] = from_cold
         evicted["cold", "budget_or_age"] = cold.evicted
-    misses = sums(pair for c in caches for pair in c.misses.items() if pair[0] != "none")
+    misses = sums(pair for cache in caches for pair in cache.misses.items() if pair[0] != "none")
     yield counters(
         "omlx_cache_misses",
         "Prompts of which the cache did not have all that it might, by the reason.",
@@ -95,7 +94,7 @@ def _moved(caches: Sequence[CacheReport], cold: ColdReport | None) -> Iterator[M
     )
 
 
-def _traffic(cold: ColdReport | None) -> Iterator[Metric]:
+def _cold_traffic_metrics(cold: ColdReport | None) -> Iterator[Metric]:
     if cold is None:
         return
     for name, text, value in (
@@ -107,12 +106,13 @@ def _traffic(cold: ColdReport | None) -> Iterator[Metric]:
         yield CounterMetricFamily(f"omlx_cache_{name}", text, value=value)
     waiting = "Bytes in memory that wait to be written to the cold tier."
     yield GaugeMetricFamily("omlx_cache_write_queue_bytes", waiting, value=cold.queued)
-    for name, text, why in (
+    for name, text, counts_by_reason in (
         ("dropped", "Blocks that were not written to the cold tier, by the reason.", cold.dropped),
         ("read_failures", "Reads of the cold tier that failed, by the reason.", cold.failed),
     ):
-        yield counters(f"omlx_cache_{name}", text, ("reason",), sums(why.items()))
+        yield counters(f"omlx_cache_{name}", text, ("reason",), sums(counts_by_reason.items()))
 
 
-def _budget(caches: Sequence[CacheReport]) -> int:
-    return max((c.budget for c in caches), default=0)
+def _hot_budget(caches: Sequence[CacheReport]) -> int:
+    """Return the bytes of the hot tier, which all models share."""
+    return max((cache.budget for cache in caches), default=0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 
-from omlx_server.api.worker_threads import Turns
+from omlx_server.api.worker_threads import RunInThread, Turns
 from omlx_server.core.images import ImageSpan
 from omlx_server.errors import BadRequest
 from omlx_server.images.decode import decode, inspect
@@ -27,10 +27,7 @@ from omlx_server.images.source import from_image_url
 from omlx_server.text.image_marks import ImagePlaceholder
 from omlx_server.text.image_markup import ImageMarkup
 
-SetAside = Callable[[int], AbstractAsyncContextManager[None]]
-MakePreparer = Callable[[Detail], Preparer]
-
-_REMEMBERED = 8192
+_CACHED_FILES = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +52,37 @@ class GivenImage:
 
 @dataclass(frozen=True, slots=True)
 class _FileFacts:
-    """Facts of a decoded file: size and digest of its bitmap, its size as the model sees it at full
-    detail, and the most bytes that decoding holds. Sizes are height, width."""
+    """Facts of a decoded file: `full_size` is the size that the model sees at full detail, and
+    `peak_bytes` the most that decoding holds. Sizes are height, width."""
 
-    size: tuple[int, int]
-    digest: bytes
-    seen: tuple[int, int]
+    bitmap_size: tuple[int, int]
+    bitmap_digest: bytes
+    full_size: tuple[int, int]
     peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadImage:
     """An image of a request, for one model. `digest` is that of the prepared pixels, `making_bytes`
-    the most that `prepared` holds, `seen` the size at full detail."""
+    the most that `prepared` holds, `full_size` the size at full detail."""
 
     data: bytes = field(repr=False)
     preparer: Preparer
     plan: ImagePlan
     digest: bytes
     making_bytes: int
-    seen: tuple[int, int]
+    full_size: tuple[int, int]
 
     def prepared(self) -> Prepared:
         """Decode the file and prepare its pixels. Slow."""
-        return self.preparer.prepare(decode(inspect(self.data).scaled_for(*self.seen)))
+        return self.preparer.prepare(decode(inspect(self.data).scaled_for(*self.full_size)))
 
     def runs(self) -> tuple[ImageSpan, ...]:
-        plan, count = self.plan, self.plan.run_tokens
+        plan = self.plan
         return tuple(
             ImageSpan(
                 start=0,
-                count=count,
+                count=plan.run_tokens,
                 digest=run_digest(self.digest, plan, number),
                 advance=plan.advance,
                 whole=self.preparer.whole,
@@ -102,19 +99,20 @@ class ReadImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageReader:
-    """Reads images for a model. `make` makes a preparer, `set_aside` reserves bytes. An image gets
-    at most `max_tokens`, where the model leaves a choice."""
+    """Reads images for a model. `set_aside` reserves bytes. An image gets at most `max_tokens`,
+    where the model leaves a choice."""
 
-    make: MakePreparer
+    make_preparer: Callable[[Detail], Preparer]
     markup: ImageMarkup
-    set_aside: SetAside
+    set_aside: Callable[[int], AbstractAsyncContextManager[None]]
     max_tokens: int | None = None
     max_per_request: int = 100
-    _files: OrderedDict[bytes, _FileFacts] = field(default_factory=OrderedDict)
+    _facts_by_file: OrderedDict[bytes, _FileFacts] = field(default_factory=OrderedDict)
+    # The preparers for low detail (True) and for full detail.
     _preparers: Mapping[bool, Preparer] = field(init=False)
 
     def __post_init__(self) -> None:
-        preparers = {low: self.make(Detail(self.max_tokens, low)) for low in (False, True)}
+        preparers = {low: self.make_preparer(Detail(self.max_tokens, low)) for low in (False, True)}
         object.__setattr__(self, "_preparers", preparers)
 
     def bounded(self, max_tokens: int, max_per_request: int) -> "ImageReader":
@@ -131,40 +129,43 @@ class ImageReader:
         results = []
         for image in images:
             try:
-                results.append(await self._read(image, turns))
+                results.append(await self._read_image(image, turns))
             except BadRequest as error:
                 error.param = image.param
                 raise
         return results
 
-    async def _read(self, image: GivenImage, turns: Turns) -> ReadImage:
-        async with turns() as run:
-            data, key = await run(lambda _: _file(image))
-            facts = self._files.get(key)
+    async def _read_image(self, image: GivenImage, turns: Turns) -> ReadImage:
+        async with turns() as run_in_thread:
+            data, file_digest = await run_in_thread(lambda _: _read_file(image))
+            facts = self._facts_by_file.get(file_digest)
             if facts is None:
-                header = await run(lambda _: inspect(data))
-                seen = self._preparers[False].plan(*header.upright).size
-                header = header.scaled_for(*seen)
-                async with self.set_aside(header.peak_bytes):
-                    digest = await run(lambda _: decode(header).digest)
-                facts = _FileFacts(header.upright, digest, seen, header.peak_bytes)
-            self._remember(key, facts)
+                facts = await self._decode_facts(data, run_in_thread)
+            self._cache_facts(file_digest, facts)
         preparer = self._preparers[image.low]
-        plan = preparer.plan(*facts.size)
-        making = facts.peak_bytes + plan.working_bytes + plan.pixel_bytes
-        digest = preparer.digest(facts.digest)
-        return ReadImage(data, preparer, plan, digest, making, facts.seen)
+        plan = preparer.plan(*facts.bitmap_size)
+        making_bytes = facts.peak_bytes + plan.working_bytes + plan.pixel_bytes
+        pixel_digest = preparer.digest(facts.bitmap_digest)
+        return ReadImage(data, preparer, plan, pixel_digest, making_bytes, facts.full_size)
+
+    async def _decode_facts(self, data: bytes, run_in_thread: RunInThread) -> _FileFacts:
+        header = await run_in_thread(lambda _: inspect(data))
+        full_size = self._preparers[False].plan(*header.upright).size
+        scaled = header.scaled_for(*full_size)
+        async with self.set_aside(scaled.peak_bytes):
+            bitmap_digest = await run_in_thread(lambda _: decode(scaled).digest)
+        return _FileFacts(scaled.upright, bitmap_digest, full_size, scaled.peak_bytes)
 
     def shown(self, image: ReadImage) -> ImagePlaceholder:
         return ImagePlaceholder(self.markup.write(image.plan.tiles), image.runs())
 
-    def _remember(self, key: bytes, facts: _FileFacts) -> None:
-        self._files[key] = facts
-        self._files.move_to_end(key)
-        if len(self._files) > _REMEMBERED:
-            self._files.popitem(last=False)
+    def _cache_facts(self, file_digest: bytes, facts: _FileFacts) -> None:
+        self._facts_by_file[file_digest] = facts
+        self._facts_by_file.move_to_end(file_digest)
+        if len(self._facts_by_file) > _CACHED_FILES:
+            self._facts_by_file.popitem(last=False)
 
 
-def _file(image: GivenImage) -> tuple[bytes, bytes]:
+def _read_file(image: GivenImage) -> tuple[bytes, bytes]:
     data = from_image_url(image.url)
     return data, blake2b(data, digest_size=32).digest()

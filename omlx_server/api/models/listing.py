@@ -27,14 +27,14 @@ MOST_AT_ONCE = 2
 class ModelListing:
     """A model that a request may name, loaded or not.
 
-    `wanted` is what the pool loads; `created` is in seconds since 1970. `defaults` apply without a
+    `load_request` is for the pool; `created` is in seconds since 1970. `defaults` apply without a
     preset. `template_file` and `reasoning_parser` override the model's own unless empty. `problem`:
     why it can't be served, or empty.
     """
 
     role: Role
     names: tuple[str, ...]
-    wanted: ModelRequest
+    load_request: ModelRequest
     created: int
     context_length: int | None = None
     takes_images: bool = False
@@ -77,6 +77,8 @@ class Catalogue(Protocol):
 
 
 class Vitals(Protocol):
+    """The latest reports of the engine."""
+
     @property
     def memory(self) -> MemoryReport | None: ...
     @property
@@ -95,7 +97,7 @@ class CachedModels(Protocol):
     async def clear_cold(self, salt: bytes | None) -> None:
         """Delete the cold tier's blocks of `salt`, or with None all of them."""
 
-    async def pinned(self, pin: Pin, salt: bytes) -> PinReport:
+    async def save_pin(self, pin: Pin, salt: bytes) -> PinReport:
         """Save a tenant's new pin, and report how much of it is cached."""
 
     async def pins(self, salt: bytes) -> list[PinReport]:

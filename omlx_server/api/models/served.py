@@ -39,7 +39,6 @@ from omlx_server.models.hub.names import hub_name
 from omlx_server.models.locate import about_away
 
 _LATEST = "latest"
-_TAG = f":{_LATEST}"
 
 
 @dataclass(slots=True, eq=False)
@@ -50,23 +49,23 @@ class ServedModels:
     pool: ModelPool[Served]
     catalogue: Catalogue
     vitals: Vitals
-    kept: CachedModels
+    caches: CachedModels
     started: bool = False
-    _listings: dict[str, ModelListing] = field(default_factory=dict)
+    _acquired: dict[str, ModelListing] = field(default_factory=dict)
 
     def known(self) -> list[ModelListing]:
         """Return the models on the disk, and loaded ones whose files are gone."""
         listings = list(self.catalogue.known())
-        keys = {one.wanted.key for one in listings}
-        gone = (one for key, one in self._listings.items() if key not in keys)
+        keys = {one.load_request.key for one in listings}
+        gone = (one for key, one in self._acquired.items() if key not in keys)
         return listings + [one for one in gone if self._is_loaded(one)]
 
     def _is_loaded(self, listing: ModelListing) -> bool:
-        entry = self.pool.entry(listing.wanted.key)
+        entry = self.pool.entry(listing.load_request.key)
         return entry is not None and entry.model is not None
 
     def takes_images(self, listing: ModelListing) -> bool:
-        entry = self.pool.entry(listing.wanted.key)
+        entry = self.pool.entry(listing.load_request.key)
         model = entry.model if entry is not None else None
         if listing.role is CHAT and isinstance(model, ServedModel):
             return isinstance(model.images, ImageReader)
@@ -82,26 +81,29 @@ class ServedModels:
         AdapterUnusable; BadRequest if it can't chat, lacks the preset, or two adapters are named;
         and as ModelPool.acquire.
         """
-        name, wanted = await self._split_known(name and await self.untagged(name))
-        if wanted and adapter and wanted != adapter:
-            raise BadRequest(f"model asks for the adapter '{wanted[:200]}'", param="adapter")
-        listing = await self._listing_for(name, CHAT)
+        untagged = name and await self.without_latest_tag(name)
+        model_name, named_adapter = await self._split_adapter_fresh(untagged)
+        if named_adapter and adapter and named_adapter != adapter:
+            raise BadRequest(f"model asks for the adapter '{named_adapter[:200]}'", param="adapter")
+        listing = await self._listing_for_role(model_name, CHAT)
         check_preset(listing.names[0], preset, listing.presets)
-        own_adapter = await self.adapter(listing, adapter or wanted)
+        own_adapter = await self.read_adapter(listing, adapter or named_adapter)
         model = await self._acquire(listing)
         assert isinstance(model, ServedModel)
-        return model.with_preset(preset).adapted(own_adapter)
+        return model.with_preset(preset).with_adapter(own_adapter)
 
-    async def untagged(self, name: str) -> str:
+    async def without_latest_tag(self, name: str) -> str:
         """Remove Ollama's tag `:latest`, unless a model, alias or adapter has that name."""
-        plain = name.removesuffix(_TAG)
-        if plain == name:
+        untagged = name.removesuffix(f":{_LATEST}")
+        if untagged == name:
             return name
-        model, adapter = await self._split_known(plain)
+        model, adapter = await self._split_adapter_fresh(untagged)
+        if name in self.catalogue.aliases or self._listings_with_name(name):
+            return name
         listings = self._candidates(model) if model and adapter is None else ()
-        adapters = await self.adapters(listings[0]) if listings else ()
-        is_own = name in self.catalogue.aliases or self._named(name) or _LATEST in adapters
-        return name if is_own else plain
+        if listings and _LATEST in await self.adapter_names(listings[0]):
+            return name
+        return untagged
 
     def split_adapter(self, name: str | None) -> tuple[str | None, str | None]:
         """Split MODEL:ADAPTER; any other name has None. A model's full name is never split."""
@@ -111,39 +113,37 @@ class ServedModels:
         model, _, adapter = target.rpartition(":")
         return (model, adapter) if adapter and self._candidates(model) else (name, None)
 
-    async def _split_known(self, name: str | None) -> tuple[str | None, str | None]:
+    async def _split_adapter_fresh(self, name: str | None) -> tuple[str | None, str | None]:
         """Split as `split_adapter`, after a look at the disk unless all names are known."""
         model, adapter = self.split_adapter(name)
         if adapter is None and (name is None or self._candidates(name)):
             return model, adapter
         listings = self._candidates(model) if model is not None else ()
-        if not listings or adapter not in await self.adapters(listings[0]):
+        if not listings or adapter not in await self.adapter_names(listings[0]):
             await self.catalogue.refresh()
         return self.split_adapter(name)
 
-    async def adapter(self, listing: ModelListing, name: str | None) -> Adapter | None:
-        """Read the adapter of that name, or the default one. Raises AdapterNotFound and
-        AdapterUnusable."""
+    async def read_adapter(self, listing: ModelListing, name: str | None) -> Adapter | None:
+        """Read that adapter, or the default one. Raises AdapterNotFound and AdapterUnusable."""
         places = listing.adapters
         if places is None or not (name or places.default):
             return None
         return await asyncio.to_thread(self.catalogue.adapter_registry.find, places, name)
 
-    async def adapters(self, listing: ModelListing) -> list[str]:
+    async def adapter_names(self, listing: ModelListing) -> list[str]:
         places = listing.adapters
         return [] if places is None else list(await asyncio.to_thread(places.all))
 
-    async def adapters_of(self, listed: Iterable[ModelListing]) -> dict[int, list[str]]:
-        """Return each model's adapters by `id` of its listing, reading the disk once for each
-        model."""
+    async def adapter_names_of(self, listed: Iterable[ModelListing]) -> dict[int, list[str]]:
+        """Return each model's adapters by `id` of its listing; reads the disk once for each."""
         distinct = {id(listing): listing for listing in listed}
-        return {key: await self.adapters(listing) for key, listing in distinct.items()}
+        return {key: await self.adapter_names(listing) for key, listing in distinct.items()}
 
     async def salts(self, salt: bytes) -> list[bytes]:
         """Return a tenant's salts: its own, and one for each adapter on the disk or read so far."""
         registry = self.catalogue.adapter_registry
         for listing in self.known():
-            for name in await self.adapters(listing):
+            for name in await self.adapter_names(listing):
                 assert listing.adapters is not None
                 with suppress(AdapterUnusable, AdapterNotFound):
                     await asyncio.to_thread(registry.find, listing.adapters, name)
@@ -152,14 +152,13 @@ class ServedModels:
 
     async def embedder(self, name: str | None) -> ServedEmbedder:
         """Return the embedding model of that name, else the first one; as `find`."""
-        name = name and await self.untagged(name)
-        model = await self._acquire(await self._listing_for(name, EMBEDDING))
+        model = await self._load(name, EMBEDDING)
         assert isinstance(model, ServedEmbedder)
         return model
 
     async def reranker(self, name: str | None) -> ServedReranker:
-        name = name and await self.untagged(name)
-        model = await self._acquire(await self._listing_for(name, RERANKING))
+        """Return the reranker of that name, or a chat model that judges documents; as `find`."""
+        model = await self._load(name, RERANKING)
         if isinstance(model, ServedModel):
             return model.judge()
         assert isinstance(model, ServedReranker)
@@ -168,66 +167,70 @@ class ServedModels:
     def keep(self, name: str, role: Role, seconds: float | None) -> None:
         """Keep a model loaded for `seconds` after its last use. Without autoload nothing changes,
         as no request could bring it back."""
-        listing = self._first_of(self.split_adapter(name)[0], role)
+        model_name, _ = self.split_adapter(name)
+        listing = self._first_listing(model_name, role)
         if listing is not None and self.catalogue.autoload:
-            self.pool.keep(listing.wanted.key, seconds)
+            self.pool.keep(listing.load_request.key, seconds)
 
     def loaded(self) -> list[ServedModel]:
+        """Return the loaded chat models."""
         return [model for model in self.pool.loaded() if isinstance(model, ServedModel)]
 
     def engines(self) -> list[tuple[str, Status]]:
         """Return the loaded chat models' status. At the start the first to load is STARTING."""
         engines = [(model.names[0], model.engine.status) for model in self.loaded()]
-        first = self._first_of(None, CHAT)
-        if not (engines or self.started or first is None):
+        first = self._first_listing(None, CHAT)
+        if not engines and not self.started and first is not None:
             starting = Status(EngineState.STARTING, Load(0, 0, 0), time.monotonic())
             engines.append((first.names[0], starting))
         return engines
 
-    async def known_as(self, name: str) -> ModelListing:
-        """Return the listing of that name, of any role; the exchange is then about it. Raises
-        ModelNotFound."""
-        name = await self.untagged(name)
-        match = await self._look_up(lambda: next(iter(self._candidates(name)), None))
-        if match is None:
-            raise self._unknown(name, "")
-        current_exchange().about = label_of(match.names[0])
-        return match
+    async def find_listing(self, name: str) -> ModelListing:
+        """Return the listing of that name and name the exchange after it. Raises ModelNotFound."""
+        untagged = await self.without_latest_tag(name)
+        listing = await self._find_fresh(lambda: next(iter(self._candidates(untagged)), None))
+        if listing is None:
+            raise self._unknown_name_error(untagged, "")
+        current().about = label_of(listing.names[0])
+        return listing
 
-    async def named(self, name: str) -> tuple[ModelListing, str | None]:
-        """Return the listing and the adapter of a name. Raises ModelNotFound and
-        AdapterNotFound."""
-        model, adapter = await self._split_known(await self.untagged(name))
-        listing = await self.known_as(model or name)
-        if adapter is not None and adapter not in (NONE, *await self.adapters(listing)):
+    async def find_listing_and_adapter(self, name: str) -> tuple[ModelListing, str | None]:
+        """Return the listing and adapter of a name. Raises ModelNotFound and AdapterNotFound."""
+        model, adapter = await self._split_adapter_fresh(await self.without_latest_tag(name))
+        listing = await self.find_listing(model or name)
+        if adapter is not None and adapter not in (NONE, *await self.adapter_names(listing)):
             raise AdapterNotFound(
                 f"The model '{listing.names[0]}' has no adapter '{adapter[:200]}'.", param="model"
             )
         return listing, adapter
 
-    async def _listing_for(self, name: str | None, role: Role) -> ModelListing:
-        listing = await self._look_up(lambda: self._first_of(name, role))
+    async def _load(self, name: str | None, role: Role) -> Served:
+        untagged = name and await self.without_latest_tag(name)
+        return await self._acquire(await self._listing_for_role(untagged, role))
+
+    async def _listing_for_role(self, name: str | None, role: Role) -> ModelListing:
+        listing = await self._find_fresh(lambda: self._first_listing(name, role))
         if listing is None:
-            raise self._missing(name, role)
+            raise self._no_such_model_error(name, role)
         return listing
 
     async def _acquire(self, listing: ModelListing) -> Served:
         """Load the model, with a lease until the current exchange ends."""
-        entry = self.pool.entry(listing.wanted.key)
-        is_there = entry is not None and entry.phase not in (Phase.ABSENT, Phase.FAILED)
-        if not (is_there or self.catalogue.autoload):
+        entry = self.pool.entry(listing.load_request.key)
+        is_in_pool = entry is not None and entry.phase not in (Phase.ABSENT, Phase.FAILED)
+        if not is_in_pool and not self.catalogue.autoload:
             raise ModelNotFound(
                 f"The model '{listing.names[0]}' is not loaded, and models.autoload is off: load "
                 "it with `omlx-server load`",
                 param="model",
             )
-        self._listings[listing.wanted.key] = listing
-        current_exchange().model = label_of(listing.names[0])
-        lease = await self.pool.acquire(listing.wanted)
-        run_afterwards(lease.release)
+        self._acquired[listing.load_request.key] = listing
+        current().model = label_of(listing.names[0])
+        lease = await self.pool.acquire(listing.load_request)
+        afterwards(lease.release)
         return lease.model
 
-    async def _look_up(self, find: Callable[[], ModelListing | None]) -> ModelListing | None:
+    async def _find_fresh(self, find: Callable[[], ModelListing | None]) -> ModelListing | None:
         """Return what `find` returns, after a look at the disk unless that model is loaded."""
         match = find()
         if match is None or not self._is_loaded(match):
@@ -235,49 +238,50 @@ class ServedModels:
             match = find()
         return match
 
-    def _first_of(self, name: str | None, role: Role) -> ModelListing | None:
+    def _first_listing(self, name: str | None, role: Role) -> ModelListing | None:
         listings = self.catalogue.known() if name is None else self._candidates(name)
         return next((one for one in listings if one.role is role), None)
 
     def _candidates(self, name: str) -> list[ModelListing]:
-        """Return the models of that name or of the hub's name behind it; a full name comes
-        first."""
+        """Return the models of that name, or of that name at the hub; a full name comes first."""
         target = self.catalogue.resolve_alias(name)
-        matches = self._named(target)
-        if not matches and (of_hub := hub_name(target)) is not None:
-            matches = self._named(str(of_hub))
+        matches = self._listings_with_name(target)
+        name_at_hub = hub_name(target)
+        if not matches and name_at_hub is not None:
+            matches = self._listings_with_name(str(name_at_hub))
         return matches
 
-    def _named(self, name: str) -> list[ModelListing]:
+    def _listings_with_name(self, name: str) -> list[ModelListing]:
         matches = [listing for listing in self.known() if name in listing.names]
         return sorted(matches, key=lambda listing: listing.names[0] != name)
 
-    def _missing(self, name: str | None, role: Role) -> OmlxError:
-        names = [n for k in self.catalogue.known() if k.role is role for n in k.names]
+    def _no_such_model_error(self, name: str | None, role: Role) -> OmlxError:
+        names = sorted(n for one in self.catalogue.known() if one.role is role for n in one.names)
         hint = f"This server has none: start it with {role.flag} NAME"
         if names:
-            hint = f"This server has: {', '.join(sorted(names))}"
+            hint = f"This server has: {', '.join(names)}"
         if name is None:
             return BadRequest(f"{role.route} needs {role.noun}. {hint}", param="model")
         if role is not CHAT and self.split_adapter(name)[1] is not None:
             return BadRequest(f"{role.route} knows no adapters: name a model alone", param="model")
-        roles = list(dict.fromkeys(k.role for k in self._candidates(name)))
-        if not roles:
-            return self._unknown(name, hint)
-        nouns = " and ".join(one.noun for one in roles)
-        routes = " or ".join(one.route for one in roles)
-        wrong = f"'{name[:200]}' is {nouns}, for {routes}; {role.route} needs {role.noun}. {hint}"
-        return BadRequest(wrong, param="model")
+        other_roles = list(dict.fromkeys(one.role for one in self._candidates(name)))
+        if not other_roles:
+            return self._unknown_name_error(name, hint)
+        nouns = " and ".join(other.noun for other in other_roles)
+        routes = " or ".join(other.route for other in other_roles)
+        message = f"'{name[:200]}' is {nouns}, for {routes}; {role.route} needs {role.noun}. {hint}"
+        return BadRequest(message, param="model")
 
-    def _unknown(self, name: str, hint: str) -> LoadFailed | ModelNotFound:
+    def _unknown_name_error(self, name: str, hint: str) -> LoadFailed | ModelNotFound:
         target = self.catalogue.resolve_alias(name)
-        full_names = (target, str(hub_name(target)), target.rpartition(":")[0])
+        name_at_hub = hub_name(target)
+        without_adapter = target.rpartition(":")[0]
         for model in self.catalogue.broken():
-            if not set(model.names).isdisjoint(full_names):
+            if not {target, str(name_at_hub), without_adapter}.isdisjoint(model.names):
                 return LoadFailed(f"the model '{name[:200]}' can't be loaded: {model.problem}")
         why = f": the name stands for '{target}', which is not here" if target != name else ""
-        if (of_hub := hub_name(target)) is not None:
-            hint = f"If the hub has it, `omlx-server pull {of_hub}` gets it. {hint}"
         message = f"The model '{name[:200]}' does not exist{why}."
+        if name_at_hub is not None:
+            hint = f"If the hub has it, `omlx-server pull {name_at_hub}` gets it. {hint}"
         parts = (message, about_away(self.catalogue.away), hint)
         return ModelNotFound(" ".join(filter(None, parts)), param="model")

@@ -66,7 +66,7 @@ class Preset:
     template_kwargs: Mapping[str, TemplateValue]
 
 
-def _no_judge() -> ServedReranker:
+def _refuse_to_judge() -> ServedReranker:
     raise BadRequest("this model can't judge documents")
 
 
@@ -95,14 +95,14 @@ class ServedModel:
     strips_reasoning: bool = False
     overflow: Overflow = field(default_factory=Overflow)
     defaults: RequestDefaults = field(default_factory=RequestDefaults)
-    judge: Callable[[], ServedReranker] = _no_judge
+    judge: Callable[[], ServedReranker] = _refuse_to_judge
     recommended: Mapping[str, float] = field(default_factory=dict)
     template_kwargs: Mapping[str, TemplateValue] = field(default_factory=dict)
     presets: Mapping[str, Preset] = field(default_factory=dict)
     images: ImageReader | TextOnly = field(default_factory=TextOnly)
     adapter: Adapter | None = None
 
-    def adapted(self, adapter: Adapter | None) -> "ServedModel":
+    def with_adapter(self, adapter: Adapter | None) -> "ServedModel":
         """Return the model with an adapter and its own fingerprint; itself for None."""
         if adapter is None:
             return self
@@ -128,7 +128,6 @@ class ServedModel:
 
 
 def check_preset(model: str, name: str | None, presets: Collection[str]) -> None:
-    """Raise BadRequest if `name` is not a preset of the model."""
     if name is None or name in presets:
         return
     others = f"it has {', '.join(presets)}" if presets else "it has none"

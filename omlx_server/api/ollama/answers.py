@@ -64,21 +64,18 @@ class ChatLine(Head):
     logprobs: NotRequired[list[TokenLogprob]]
 
 
-class ChatEnd(Head, Counts):
-    """The last line of an answer, or a whole answer."""
-
-    message: AnswerMessage
-    done: Literal[True]
-    done_reason: DoneReason
-    logprobs: NotRequired[list[TokenLogprob]]
-
-
 class ChatLoaded(Head):
     """A model was loaded, or may be unloaded."""
 
     message: AnswerMessage
     done: Literal[True]
     done_reason: DoneReason
+
+
+class ChatEnd(ChatLoaded, Counts):
+    """The last line of an answer, or a whole answer."""
+
+    logprobs: NotRequired[list[TokenLogprob]]
 
 
 class GenerateLine(Head):
@@ -90,23 +87,20 @@ class GenerateLine(Head):
     logprobs: NotRequired[list[TokenLogprob]]
 
 
-class GenerateEnd(Head, Counts):
-    """The last line of an answer, or a whole answer. `context` is always empty."""
-
-    response: str
-    thinking: NotRequired[str]
-    done: Literal[True]
-    done_reason: DoneReason
-    context: list[int]
-    logprobs: NotRequired[list[TokenLogprob]]
-
-
 class GenerateLoaded(Head):
     """A model was loaded, or may be unloaded."""
 
     response: str
     done: Literal[True]
     done_reason: DoneReason
+
+
+class GenerateEnd(GenerateLoaded, Counts):
+    """The last line of an answer, or a whole answer. `context` is always empty."""
+
+    thinking: NotRequired[str]
+    context: list[int]
+    logprobs: NotRequired[list[TokenLogprob]]
 
 
 ChatStream = ChatLine | ChatEnd | OllamaError

@@ -19,12 +19,9 @@ from omlx_server.text.parts import Arguments, CallStart, Text, Thought, ToolCall
 Json = dict[str, Any]
 Calls = Sequence[answers.OllamaToolCall]
 
-_NANO = 1_000_000_000
-
 
 class JsonLineStream(EventStream):
-    """An EventStream of JSON lines. `keepalive` is a line without news, as clients parse each
-    line."""
+    """An EventStream of JSON lines. `keepalive` is a line too, as clients parse each line."""
 
     media_type = "application/x-ndjson"
 
@@ -39,12 +36,12 @@ class JsonLineStream(EventStream):
             lines,
             keepalive_seconds,
             late_headers,
-            on_error=lambda error: line(envelope(error)),
-            keepalive=line(keepalive),
+            on_error=lambda error: json_line(envelope(error)),
+            keepalive=json_line(keepalive),
         )
 
 
-def line(value: Mapping[str, Any]) -> bytes:
+def json_line(value: Mapping[str, Any]) -> bytes:
     return orjson.dumps(value) + b"\n"
 
 
@@ -54,7 +51,7 @@ def rfc3339(seconds: float | None = None) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-class AnswerShape(Protocol):
+class AnswerBody(Protocol):
     """The part of an answer's JSON that differs between /api/chat and /api/generate."""
 
     def __call__(
@@ -63,7 +60,6 @@ class AnswerShape(Protocol):
 
 
 def message_body(text: str, thinking: str = "", calls: Calls = (), *, ends: bool = False) -> Json:
-    """Return the body of a line of /api/chat."""
     message: answers.AnswerMessage = {"role": "assistant", "content": text}
     if thinking:
         message["thinking"] = thinking
@@ -82,17 +78,18 @@ def response_body(text: str, thinking: str = "", calls: Calls = (), *, ends: boo
     return body
 
 
-def loaded(model: str, body: AnswerShape, reason: answers.DoneReason) -> Json:
+def load_answer(model: str, body: AnswerBody, reason: answers.DoneReason) -> Json:
+    """Return the answer to a request that only loads or unloads a model."""
     return {**_head(model), **body(""), "done": True, "done_reason": reason}
 
 
-class AnswerShapes:
-    """Makes the lines of one answer: call `lines` for each delta."""
+class AnswerLines:
+    """Makes one answer: its lines with `lines` for each delta, or all of it with `whole`."""
 
     def __init__(
         self,
         model: str,
-        body: AnswerShape,
+        body: AnswerBody,
         exchange: Exchange,
         load_seconds: float,
         *,
@@ -103,37 +100,38 @@ class AnswerShapes:
         self._exchange = exchange
         self._load_seconds = load_seconds
         self._with_logprobs = with_logprobs
-        self._open: CallStart | None = None
-        self._arguments = ""
-        self._calls = 0
+        self._open_call: CallStart | None = None
+        self._open_arguments = ""
+        self._call_count = 0
 
-    def nothing(self) -> Json:
+    def keepalive_line(self) -> Json:
         return {**_head(self._model), **self._body(""), "done": False}
 
     def lines(self, delta: ChoiceDelta, usage: TokenCounts) -> Iterator[Json]:
         """Yield the lines for a delta; the last one has `usage`."""
-        text, thinking, ended = self._collect(delta)
-        calls = list(_whole_calls(ended, self._calls))
-        self._calls += len(calls)
-        more: Json = {}
+        text, thinking, ended_calls = self._split_parts(delta)
+        calls = list(_complete_calls(ended_calls, self._call_count))
+        self._call_count += len(calls)
+        logs: Json = {}
         if self._with_logprobs and delta.tokens:
-            more["logprobs"] = logprobs(delta.tokens)
-        if text or thinking or calls or more:
-            yield {**_head(self._model), **self._body(text, thinking, calls), "done": False, **more}
+            logs["logprobs"] = logprobs(delta.tokens)
+        if text or thinking or calls or logs:
+            yield {**_head(self._model), **self._body(text, thinking, calls), "done": False, **logs}
         if delta.finish is not None:
             body = self._body("", ends=True)
-            yield {**_head(self._model), **body, **self._end(delta.finish, usage)}
+            yield {**_head(self._model), **body, **self._end_fields(delta.finish, usage)}
 
     def whole(self, choice: WholeChoice, usage: TokenCounts) -> Json:
         answer = assemble(choice.parts)
-        calls = list(_whole_calls(answer.calls))
+        calls = list(_complete_calls(answer.calls))
         body = self._body(answer.text, answer.reasoning, calls, ends=True)
-        shape = {**_head(self._model), **body, **self._end(choice.finish, usage)}
+        line = {**_head(self._model), **body, **self._end_fields(choice.finish, usage)}
         if self._with_logprobs:
-            shape["logprobs"] = logprobs(choice.tokens)
-        return shape
+            line["logprobs"] = logprobs(choice.tokens)
+        return line
 
-    def _collect(self, delta: ChoiceDelta) -> tuple[str, str, list[ToolCall]]:
+    def _split_parts(self, delta: ChoiceDelta) -> tuple[str, str, list[ToolCall]]:
+        """Return a delta's text, its reasoning, and the calls that end in it."""
         text = thinking = ""
         calls: list[ToolCall] = []
         for part in delta.parts:
@@ -143,36 +141,36 @@ class AnswerShapes:
                 case Thought():
                     thinking += part.text
                 case CallStart():
-                    calls += self._close_call()
-                    self._open = part
+                    calls += self._take_open_call()
+                    self._open_call = part
                 case Arguments():
-                    self._arguments += part.fragment
+                    self._open_arguments += part.fragment
         if delta.finish is not None:
-            calls += self._close_call()
+            calls += self._take_open_call()
         return text, thinking, calls
 
-    def _close_call(self) -> list[ToolCall]:
-        start, arguments = self._open, self._arguments
-        self._open, self._arguments = None, ""
+    def _take_open_call(self) -> list[ToolCall]:
+        start, arguments = self._open_call, self._open_arguments
+        self._open_call, self._open_arguments = None, ""
         return [] if start is None else [ToolCall(start.id, start.name, arguments)]
 
-    def _end(self, finish: str, usage: TokenCounts) -> Json:
-        reason = "length" if finish == "length" else "stop"
-        return {"done": True, "done_reason": reason, **self._counts(usage)}
-
-    def _counts(self, usage: TokenCounts) -> answers.Counts:
+    def _end_fields(self, finish: str, usage: TokenCounts) -> Json:
         """Return counts and times of an answer that ends now. The prompt's time is from the end of
         queueing to the first token."""
-        exchange, now = self._exchange, time.monotonic()
-        phases = exchange.phases[-1]
-        first = phases.first or now
+        now = time.monotonic()
+        phases = self._exchange.phases[-1]
+        prefill_began = phases.admitted or phases.queued
+        first_token = phases.first or now
+        last_token = phases.last or now
         return {
-            "total_duration": nanoseconds(now - exchange.started),
+            "done": True,
+            "done_reason": "length" if finish == "length" else "stop",
+            "total_duration": nanoseconds(now - self._exchange.started),
             "load_duration": nanoseconds(self._load_seconds),
             "prompt_eval_count": usage.prompt,
-            "prompt_eval_duration": nanoseconds(first - (phases.admitted or phases.queued)),
+            "prompt_eval_duration": nanoseconds(first_token - prefill_began),
             "eval_count": usage.completion,
-            "eval_duration": nanoseconds((phases.last or now) - first),
+            "eval_duration": nanoseconds(last_token - first_token),
         }
 
 
@@ -180,23 +178,22 @@ def _head(model: str) -> answers.Head:
     return {"model": model, "created_at": rfc3339()}
 
 
-def _whole_calls(calls: Iterable[ToolCall], first: int = 0) -> Iterator[answers.OllamaToolCall]:
-    """Yield the calls that have whole arguments, with indices from `first`. Arguments stay JSON
+def _complete_calls(calls: Iterable[ToolCall], start: int = 0) -> Iterator[answers.OllamaToolCall]:
+    """Yield the calls whose arguments are an object, numbered from `start`. Arguments stay JSON
     text, as orjson refuses valid JSON such as 1e999."""
-    index = first
+    index = start
     for call in calls:
         text = call.arguments or "{}"
         try:
-            is_whole = isinstance(json.loads(text), dict)
+            is_object = isinstance(json.loads(text), dict)
         except (ValueError, RecursionError):
             continue
-        if is_whole:
-            yield {
-                "id": call.id,
-                "function": {"index": index, "name": call.name, "arguments": orjson.Fragment(text)},
-            }
+        if is_object:
+            arguments = orjson.Fragment(text)
+            function = answers.MadeFunction(index=index, name=call.name, arguments=arguments)
+            yield {"id": call.id, "function": function}
             index += 1
 
 
 def nanoseconds(seconds: float) -> int:
-    return max(0, round(seconds * _NANO))
+    return max(0, round(seconds * 1_000_000_000))

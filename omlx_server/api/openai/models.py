@@ -26,7 +26,7 @@ async def list_models(request: Request) -> Response:
     models = context_of(request).models
     await models.catalogue.refresh()
     listings = by_name(models)
-    adapters = await models.adapters_of(listings.values())
+    adapters = await models.adapter_names_of(listings.values())
     shapes = []
     for name, listing in listings.items():
         shapes.append(_model_shape(models, name, listing))
@@ -51,8 +51,8 @@ async def list_models(request: Request) -> Response:
 async def get_model(request: Request, name: str) -> Response:
     """Return one model by name."""
     models = context_of(request).models
-    model, adapter = models.split_adapter(await models.untagged(name))
-    listing = await models.known_as(model or name)
+    model, adapter = models.split_adapter(await models.without_latest_tag(name))
+    listing = await models.find_listing(model or name)
     if adapter is None:
         return JsonResponse(_model_shape(models, name, listing))
     if adapter not in await models.adapters(listing):

@@ -26,9 +26,9 @@ class DegradedApp:
         self.problem = problem
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._answer(scope)(scope, receive, send)
+        await self._response_for(scope)(scope, receive, send)
 
-    def _answer(self, scope: Scope) -> ASGIApp:
+    def _response_for(self, scope: Scope) -> ASGIApp:
         text = in_one_line(self.problem) if is_from_here(scope) else FOR_OTHERS
         if scope["path"] == _LIVE_PATH:
             config: ConfigHealth = {"problem": text, "needs_restart": []}
@@ -38,5 +38,4 @@ class DegradedApp:
 
 
 def in_one_line(problem: UsageError) -> str:
-    """Return the message, with its hint in brackets."""
     return f"{problem.message} ({problem.hint})" if problem.hint else problem.message

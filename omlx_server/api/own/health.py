@@ -23,11 +23,10 @@ from omlx_server.api.http.host import is_from_here
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.static_files import INDEX, WebFiles, file_response, wants_page
 from omlx_server.api.metric_helpers import label_of
-from omlx_server.api.metrics.engine import account_of
+from omlx_server.api.metrics.engine import memory_report_of
 from omlx_server.api.models.served_model import role_of
 from omlx_server.api.own import answers
 from omlx_server.api.own.degraded import FOR_OTHERS
-from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.engine.messages import EngineState, Status
 
 router = APIRouter()
@@ -39,7 +38,8 @@ _PAGE = Bytes(("text/html",), "The page.") if WebFiles().find(INDEX) else None
 @router.get("/health/live", openapi_extra=_HEALTH)
 async def live(request: Request) -> Response:
     """Return whether the process should go on living."""
-    return _report(request, ok=context_of(request).models.vitals.alive(time.monotonic()))
+    vitals = context_of(request).models.vitals
+    return _health_response(request, ok=vitals.alive(time.monotonic()))
 
 
 @router.get("/health/ready", openapi_extra=_HEALTH)
@@ -47,10 +47,11 @@ async def live(request: Request) -> Response:
 async def ready(request: Request) -> Response:
     """Return whether requests are taken now."""
     models = context_of(request).models
-    failed = any(status.state is EngineState.FAILED for _, status in models.engines())
-    alive = models.vitals.alive(time.monotonic())
-    whole = all(rank["status"] == "here" for rank in context_of(request).ranks())
-    return _report(request, ok=models.started and alive and not failed and whole)
+    has_failed = any(status.state is EngineState.FAILED for _, status in models.engines())
+    is_alive = models.vitals.alive(time.monotonic())
+    all_ranks_compute = all(rank["status"] == "here" for rank in context_of(request).ranks())
+    is_ready = models.started and is_alive and not has_failed and all_ranks_compute
+    return _health_response(request, ok=is_ready)
 
 
 @router.get("/version", openapi_extra=Operation("Server", answers.Version).extra)
@@ -73,25 +74,28 @@ async def index(request: Request) -> Response:
     return JsonResponse(answer, headers={"Vary": "Accept"})
 
 
-def _report(request: Request, *, ok: bool) -> Response:
+def _health_response(request: Request, *, ok: bool) -> Response:
     context = context_of(request)
     models = context.models
-    memory = account_of(models, context.responses, context.traffic)
+    memory = memory_report_of(models, context.responses, context.traffic)
     body: answers.Health = {"status": "ok" if ok else "unavailable"}
     if is_authorized(context, request.headers):
-        body["engines"] = [_engine(*engine) for engine in models.engines()]
+        body["engines"] = [_engine_health(*engine) for engine in models.engines()]
         body["loaded"] = [
             {"model": label_of(model.names[0]), "kind": role_of(model).kind}
             for model in models.pool.loaded()
         ]
-        body["memory"] = None if memory is None else _memory(memory)
-        body["config"] = _config(request)
+        body["memory"] = None
+        if memory is not None:
+            figures = asdict(memory.ledger) | {"resident": memory.resident, "drift": memory.drift}
+            body["memory"] = cast(answers.MemoryHealth, figures)
+        body["config"] = _config_health(request)
         if ranks := context.ranks():
             body["cluster"] = ranks
     return JsonResponse(body, 200 if ok else 503)
 
 
-def _config(request: Request) -> answers.ConfigHealth:
+def _config_health(request: Request) -> answers.ConfigHealth:
     """Return the state of the config. Only requests from this machine get a problem's text."""
     state = context_of(request).config
     problem = state.problem if is_from_here(request.scope) else FOR_OTHERS
@@ -101,7 +105,7 @@ def _config(request: Request) -> answers.ConfigHealth:
     }
 
 
-def _engine(model: str, status: Status) -> answers.EngineHealth:
+def _engine_health(model: str, status: Status) -> answers.EngineHealth:
     chunks = status.chunks
     return {
         "model": model,
@@ -113,8 +117,3 @@ def _engine(model: str, status: Status) -> answers.EngineHealth:
         "chunk_tokens_alone": chunks.alone if chunks else None,
         "problem": status.problem or None,
     }
-
-
-def _memory(report: MemoryReport) -> answers.MemoryHealth:
-    beside = {"resident": report.resident, "drift": report.drift}
-    return cast(answers.MemoryHealth, {**asdict(report.ledger), **beside})

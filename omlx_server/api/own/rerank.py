@@ -20,7 +20,7 @@ from omlx_server.api.own.answers import Ranked, Ranking
 
 router = APIRouter()
 
-_DOCUMENTS = 2048
+_MAX_DOCUMENTS = 2048
 
 
 class Document(StrictModel):
@@ -32,7 +32,7 @@ class RerankRequest(StrictModel):
 
     model: str | None = None
     query: Annotated[Text, Field(min_length=1)]
-    documents: Annotated[list[Text | Document], Field(min_length=1, max_length=_DOCUMENTS)]
+    documents: Annotated[list[Text | Document], Field(min_length=1, max_length=_MAX_DOCUMENTS)]
     top_n: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
     return_documents: bool | None = None
 
@@ -41,20 +41,20 @@ class RerankRequest(StrictModel):
         return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
-_DESCRIBED = Operation("Reading", Ranking, body=RerankRequest, may_fail=MODEL + WORK).extra
+_RERANK = Operation("Reading", Ranking, body=RerankRequest, may_fail=MODEL + WORK).extra
 
 
-@router.post("/v1/rerank", openapi_extra=_DESCRIBED)
-@router.post("/v2/rerank", openapi_extra=_DESCRIBED)
-@router.post("/rerank", openapi_extra=_DESCRIBED)
+@router.post("/v1/rerank", openapi_extra=_RERANK)
+@router.post("/v2/rerank", openapi_extra=_RERANK)
+@router.post("/rerank", openapi_extra=_RERANK)
 async def rerank(request: Request) -> Response:
     """Return the documents' relevance, the highest first."""
     context = context_of(request)
     body = await body_of(request, RerankRequest)
     model = await context.models.reranker(body.model)
-    size = len(body.query) * len(body.documents)  # it may be encoded with each of them
-    encode, limit = model.encoder.encode_pairs, model.scores.max_tokens
-    encoding = context.threads.run(encode, body.query, body.texts, limit, size=size)
+    size = len(body.query) * len(body.documents)  # the query may be encoded with each document
+    encode, max_tokens = model.encoder.encode_pairs, model.scores.max_tokens
+    encoding = context.threads.run(encode, body.query, body.texts, max_tokens, size=size)
     inputs = await in_time(request, encoding)
     tokens = current_exchange().encoded = sum(map(len, inputs))
     scores = await in_time(request, model.scores.score(inputs))
@@ -62,14 +62,14 @@ async def rerank(request: Request) -> Response:
     ranking: Ranking = {
         "id": f"rerank-{uuid.uuid4().hex}",
         "model": body.model or model.names[0],
-        "results": _results(body, scores),
+        "results": _ranked_results(body, scores),
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "meta": {"tokens": {"input_tokens": tokens}},
     }
     return JsonResponse(ranking)
 
 
-def _results(body: RerankRequest, scores: list[float]) -> list[Ranked]:
+def _ranked_results(body: RerankRequest, scores: list[float]) -> list[Ranked]:
     best = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.top_n]
     results: list[Ranked] = [{"index": index, "relevance_score": scores[index]} for index in best]
     if body.return_documents:

@@ -27,7 +27,7 @@ from omlx_server.errors import BadRequest, PromptTooLong
 
 router = APIRouter()
 
-_MOST_TOKENS = 1 << 20
+_MAX_TOKENS = 1 << 20
 
 
 class TokenizeRequest(StrictModel):
@@ -50,7 +50,7 @@ class TokenizeRequest(StrictModel):
 
 class DetokenizeRequest(StrictModel):
     model: str | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=_MOST_TOKENS)]
+    tokens: Annotated[list[TokenId], Field(max_length=_MAX_TOKENS)]
 
 
 _TOKENIZE = Operation(
@@ -65,13 +65,13 @@ async def tokenize(request: Request) -> Response:
     context = context_of(request)
     body = await body_of(request, TokenizeRequest)
     model = await context.models.find(body.model, preset=body.preset)
-    _check(body)
+    _require_one_input(body)
     if body.messages is not None:
         encoding = _encode_chat(body, body.messages, model, request)
     else:
         encoding = context.threads.run(_encode_text, body, model)
     tokens = await in_time(request, encoding)
-    return await context.threads.run(_tokenized, body, tokens, model)
+    return await context.threads.run(_tokenize_response, body, tokens, model)
 
 
 @router.post("/detokenize", openapi_extra=_DETOKENIZE)
@@ -82,31 +82,31 @@ async def detokenize(request: Request) -> Response:
     model = await context.models.find(body.model)
     if any(token >= model.vocab for token in body.tokens):
         raise BadRequest(f"token ids must be below {model.vocab}", param="tokens")
-    return await context.threads.run(_detokenized, body, model)
+    return await context.threads.run(_detokenize_response, body, model)
 
 
-def _detokenized(body: DetokenizeRequest, model: ServedModel) -> Response:
+def _detokenize_response(body: DetokenizeRequest, model: ServedModel) -> Response:
     text = model.tokenizer.decode_all(body.tokens)
     return JsonResponse(Detokenized(prompt=text, content=text))
 
 
-def _check(body: TokenizeRequest) -> None:
+def _require_one_input(body: TokenizeRequest) -> None:
     fields = {"prompt": body.prompt, "messages": body.messages, "content": body.content}
-    names = [name for name, value in fields.items() if value is not None]
-    if not names:
+    given = [name for name, value in fields.items() if value is not None]
+    if not given:
         raise BadRequest("one of prompt, messages and content is needed", param="prompt")
-    if len(names) > 1:
-        both = " and ".join(names)
-        raise BadRequest(f"{both} exclude each other: send one of them", param=names[1])
+    if len(given) > 1:
+        names = " and ".join(given)
+        raise BadRequest(f"{names} exclude each other: send one of them", param=given[1])
 
 
-def _tokenized(body: TokenizeRequest, tokens: list[int], model: ServedModel) -> Response:
+def _tokenize_response(body: TokenizeRequest, tokens: list[int], model: ServedModel) -> Response:
     tokenizer = model.tokenizer
     if body.content is not None:
         if not body.with_pieces:
             return JsonResponse(TokenizedContent(tokens=tokens))
         raw = tokenizer.token_bytes
-        pieces: list[TokenPiece] = [{"id": token, "piece": _piece(raw(token))} for token in tokens]
+        pieces = [TokenPiece(id=token, piece=_text_or_bytes(raw(token))) for token in tokens]
         return JsonResponse(TokenizedContent(tokens=pieces))
     strings = [tokenizer.token_text(token) for token in tokens] if body.return_token_strs else None
     answer: Tokenized = {
@@ -136,19 +136,20 @@ async def _encode_chat(
 
 
 def _encode_text(body: TokenizeRequest, model: ServedModel) -> list[int]:
-    text = body.prompt if body.prompt is not None else body.content or ""
-    # The defaults are those of vLLM and of llama.cpp.
-    special = body.add_special if body.prompt is None else body.add_special_tokens is not False
+    # Special tokens are added by default in vLLM's form, but not in llama.cpp's.
+    if body.prompt is not None:
+        field, text, adds_special = "prompt", body.prompt, body.add_special_tokens is not False
+    else:
+        field, text, adds_special = "content", body.content or "", bool(body.add_special)
     try:
-        if special:
-            return model.tokenizer.encode_prompt(text, _MOST_TOKENS)
-        return model.tokenizer.encode(text, most=_MOST_TOKENS)
+        if adds_special:
+            return model.tokenizer.encode_prompt(text, _MAX_TOKENS)
+        return model.tokenizer.encode(text, most=_MAX_TOKENS)
     except PromptTooLong as error:
-        field = "prompt" if body.prompt is not None else "content"
         raise PromptTooLong(error.message, param=field) from None
 
 
-def _piece(raw: bytes) -> str | list[int]:
+def _text_or_bytes(raw: bytes) -> str | list[int]:
     try:
         return raw.decode()
     except UnicodeDecodeError:

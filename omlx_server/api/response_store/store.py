@@ -10,9 +10,9 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 
-class Damaged(Exception):
+class DamagedResponse(Exception):
     """A stored response is unusable. `reason` labels a counter: unreadable, too_large, no_json,
-    wrong_fields, another (its id is another one)."""
+    wrong_fields, another (it has another id)."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"a stored response that can't be used: {reason}")
@@ -20,27 +20,27 @@ class Damaged(Exception):
 
 
 @dataclass(slots=True)
-class _Owned:
+class _OwnerEntries:
     """One owner's entries, least recently used first."""
 
     sizes: OrderedDict[str, int] = field(default_factory=OrderedDict)
     nbytes: int = 0
 
 
-class Store(ABC):
-    """Decides what stays, by names and sizes; subclasses write, read and remove the bytes. With
-    room for no entries it keeps nothing."""
+class ResponseStore(ABC):
+    """Decides what stays, by names and sizes; subclasses write, read and remove the bytes. It is
+    disabled with room for no entries."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._owners: dict[str, bytes] = {}  # the owner of each entry
-        self._owned: dict[bytes, _Owned] = {}
+        self._owner_of_entry: dict[str, bytes] = {}
+        self._entries_of_owner: dict[bytes, _OwnerEntries] = {}
         self._nbytes = 0
         self._lock = threading.Lock()
 
     @property
-    def keeps(self) -> bool:
+    def is_enabled(self) -> bool:
         return self._max_entries > 0
 
     @property
@@ -48,71 +48,72 @@ class Store(ABC):
         return 0
 
     def put(self, name: str, data: bytes, owner: bytes = b"") -> None:
-        """Store `data` under `name`, evicting others as needed; data larger than the store is
-        dropped."""
-        if self._fits(len(data)):
+        """Store `data` unless it is larger than the store; evict others as needed."""
+        if self._may_keep(len(data)):
             with self._lock:
-                if self._write(name, data):
-                    self._note(name, len(data), owner)
+                if self._write_entry(name, data):
+                    self._record_use(name, len(data), owner)
 
     def get(self, name: str, owner: bytes = b"") -> bytes | None:
-        """Return the bytes under `name`, now used by `owner`; None on a miss. Raises Damaged."""
+        """Return the bytes, now used by `owner`; None on a miss. Raises DamagedResponse."""
         with self._lock:
-            data = self._read(name)
-            if data is not None and name in self._owners:
-                self._note(name, len(data), owner)
+            data = self._read_entry(name)
+            if data is not None and name in self._owner_of_entry:
+                self._record_use(name, len(data), owner)
             return data
 
     def delete(self, name: str) -> bool:
         """Returns whether there was an entry."""
         with self._lock:
-            self._forget(name)
-            return self._remove(name)
+            self._drop_from_index(name)
+            return self._remove_entry(name)
 
-    def _fits(self, nbytes: int) -> bool:
-        return nbytes <= self._max_bytes and self.keeps
+    def _may_keep(self, nbytes: int) -> bool:
+        return nbytes <= self._max_bytes and self.is_enabled
 
-    def _note(self, name: str, nbytes: int, owner: bytes = b"") -> None:
-        self._forget(name)
-        owned = self._owned.setdefault(owner, _Owned())
-        owned.sizes[name] = nbytes
-        owned.nbytes += nbytes
-        self._owners[name] = owner
+    def _record_use(self, name: str, nbytes: int, owner: bytes = b"") -> None:
+        """Make an entry the one that `owner` used last, then evict others as needed."""
+        self._drop_from_index(name)
+        entries = self._entries_of_owner.setdefault(owner, _OwnerEntries())
+        entries.sizes[name] = nbytes
+        entries.nbytes += nbytes
+        self._owner_of_entry[name] = owner
         self._nbytes += nbytes
-        while len(self._owners) > self._max_entries or self._nbytes > self._max_bytes:
-            oldest = next(iter(max(self._owned.values(), key=self._share).sizes))
-            self._forget(oldest)
-            self._remove(oldest)
+        while len(self._owner_of_entry) > self._max_entries or self._nbytes > self._max_bytes:
+            largest_owner = max(self._entries_of_owner.values(), key=self._share_of_store)
+            oldest = next(iter(largest_owner.sizes))
+            self._drop_from_index(oldest)
+            self._remove_entry(oldest)
 
-    def _share(self, owned: _Owned) -> float:
-        """Return an owner's part of the entries or of the bytes, whichever is more."""
-        return max(len(owned.sizes) / self._max_entries, owned.nbytes / max(1, self._max_bytes))
+    def _share_of_store(self, entries: _OwnerEntries) -> float:
+        """Return an owner's share of the entries or of the bytes, whichever is more."""
+        return max(len(entries.sizes) / self._max_entries, entries.nbytes / max(1, self._max_bytes))
 
-    def _forget(self, name: str) -> None:
-        if name not in self._owners:
+    def _drop_from_index(self, name: str) -> None:
+        if name not in self._owner_of_entry:
             return
-        owner = self._owners.pop(name)
-        owned = self._owned[owner]
-        nbytes = owned.sizes.pop(name)
-        owned.nbytes -= nbytes
+        owner = self._owner_of_entry.pop(name)
+        entries = self._entries_of_owner[owner]
+        nbytes = entries.sizes.pop(name)
+        entries.nbytes -= nbytes
         self._nbytes -= nbytes
-        if not owned.sizes:
-            del self._owned[owner]
+        if not entries.sizes:
+            del self._entries_of_owner[owner]
 
     @abstractmethod
-    def _write(self, name: str, data: bytes) -> bool:
+    def _write_entry(self, name: str, data: bytes) -> bool:
         """Returns whether that worked."""
 
     @abstractmethod
-    def _read(self, name: str) -> bytes | None:
-        """Return the bytes, or None. Raises Damaged."""
+    def _read_entry(self, name: str) -> bytes | None:
+        """Return the bytes, or None. Raises DamagedResponse."""
 
     @abstractmethod
-    def _remove(self, name: str) -> bool:
-        """Returns whether there were any."""
+    def _remove_entry(self, name: str) -> bool:
+        """Returns whether there was an entry."""
 
 
-class MemoryStore(Store):
+class MemoryStore(ResponseStore):
     """Keeps responses in memory, until the process ends."""
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
@@ -123,12 +124,12 @@ class MemoryStore(Store):
     def memory_bytes(self) -> int:
         return self._nbytes
 
-    def _write(self, name: str, data: bytes) -> bool:
+    def _write_entry(self, name: str, data: bytes) -> bool:
         self._data[name] = data
         return True
 
-    def _read(self, name: str) -> bytes | None:
+    def _read_entry(self, name: str) -> bytes | None:
         return self._data.get(name)
 
-    def _remove(self, name: str) -> bool:
+    def _remove_entry(self, name: str) -> bool:
         return self._data.pop(name, None) is not None

@@ -50,6 +50,10 @@ class OutputText(TypedDict):
     logprobs: NotRequired[list[TokenLogprob]]
 
 
+InputPart = InputText | InputImage
+MessagePart = InputPart | OutputText
+
+
 class SummaryText(TypedDict):
     type: Literal["summary_text"]
     text: str
@@ -68,7 +72,7 @@ class _Item(TypedDict):
 class MessageOfResponse(_Item):
     type: Literal["message"]
     role: Literal["user", "assistant", "system", "developer"]
-    content: list[Annotated[InputText | InputImage | OutputText, Field(discriminator="type")]]
+    content: list[Annotated[MessagePart, Field(discriminator="type")]]
 
 
 class FunctionCallOfResponse(_Item):
@@ -92,7 +96,7 @@ class CallOutputOfResponse(_Item):
 
     type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str
-    output: str | list[Annotated[InputText | InputImage, Field(discriminator="type")]]
+    output: str | list[Annotated[InputPart, Field(discriminator="type")]]
 
 
 class ReasoningOfResponse(_Item):

@@ -28,23 +28,23 @@ from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought
 
 
 class ResponseEvents:
-    """Makes the events of one response: call `begin`, `take` for each delta, then `end` or `fail`.
+    """Makes the events of one response: call `begin`, `add` for each delta, then `end` or `fail`.
     `response` is its current state."""
 
     def __init__(
-        self, opening: Response, ids: ItemIds, names: ToolNames, *, seals_reasoning: bool
+        self, new_response: Response, ids: ItemIds, names: ToolNames, *, seals_reasoning: bool
     ) -> None:
-        self.response = opening
+        self.response = new_response
         self._names = names
         self._ids = ids
         self._seals_reasoning = seals_reasoning
-        self._numbers = count()
-        self._open: OpenItem | None = None
-        self._done: list[OutputItem] = []
+        self._sequence_numbers = count()
+        self._open_item: OpenItem | None = None
+        self._closed_items: list[OutputItem] = []
         # Blank text becomes a message only if more follows or nothing else comes.
-        self._blank = ""
+        self._blank_text = ""
         self._blank_tokens: tuple[LoggedToken, ...] = ()
-        self._answered = False
+        self._has_message_or_call = False
         self._finish: Finish | None = None
 
     def begin(self) -> list[AnyResponseEvent]:
@@ -53,34 +53,37 @@ class ResponseEvents:
             self._response_event("response.in_progress"),
         ]
 
-    def take(self, delta: ChoiceDelta) -> list[AnyResponseEvent]:
+    def add(self, delta: ChoiceDelta) -> list[AnyResponseEvent]:
         """Return the events for a delta. Its tokens go with its first text."""
         tokens = delta.tokens
         events: list[AnyResponseEvent] = []
         for part in delta.parts:
-            events += self._take(part, tokens)
-            tokens = () if isinstance(part, Text) else tokens
-        if tokens and not any(isinstance(part, Text) for part in delta.parts):
+            events += self._add_part(part, tokens)
+            if isinstance(part, Text):
+                tokens = ()
+        if tokens and isinstance(self._open_item, OpenMessage):
             # The text of these tokens came with an earlier delta, or they have none.
-            events += self._open.more("", tokens) if isinstance(self._open, OpenMessage) else []
+            events += self._open_item.add("", tokens)
         self._finish = delta.finish or self._finish
         return events
 
     def end(self, counts: TokenCounts, now: int) -> list[AnyResponseEvent]:
         """Return the last events; `now` is in seconds since 1970."""
-        cut = self._finish == "length"
+        is_cut_off = self._finish == "length"
+        is_cut_in_reasoning = is_cut_off and bool(self._closed_items or self._open_item)
         events: list[AnyResponseEvent] = []
-        if not self._answered and not (cut and (self._done or self._open)):
-            events += self._open_message(self._blank, self._blank_tokens)
-        events += self._close("incomplete" if cut else "completed")
+        if not self._has_message_or_call and not is_cut_in_reasoning:
+            events += self._open_message(self._blank_text, self._blank_tokens)
+        events += self._close_open_item("incomplete" if is_cut_off else "completed")
         self.response = {
             **self.response,
-            "status": "incomplete" if cut else "completed",
-            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "completed_at": None if cut else now,
+            "status": "incomplete" if is_cut_off else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut_off else None,
+            "completed_at": None if is_cut_off else now,
             "usage": shapes.usage(counts),
         }
-        return [*events, self._last_event("response.incomplete" if cut else "response.completed")]
+        last = self._last_event("response.incomplete" if is_cut_off else "response.completed")
+        return [*events, last]
 
     def fail(self, error: OmlxError) -> list[AnyResponseEvent]:
         """Return the events for an error; the output so far stays. Empty after the end."""
@@ -92,80 +95,81 @@ class ResponseEvents:
             "type": "error",
             **problem,
             "error": {"type": error.kind, **problem},
-            "sequence_number": next(self._numbers),
+            "sequence_number": next(self._sequence_numbers),
         }
-        closed = self._close("incomplete")
+        closed = self._close_open_item("incomplete")
         self.response = {**self.response, "status": "failed", "error": shapes.failure(error)}
         return [event, *closed, self._last_event("response.failed")]
 
     def _last_event(self, name: ResponseEventType) -> ResponseEvent:
-        self.response = {**self.response, "output": self._done}
+        self.response = {**self.response, "output": self._closed_items}
         return self._response_event(name)
 
     def _response_event(self, name: ResponseEventType) -> ResponseEvent:
-        number = next(self._numbers)
+        number = next(self._sequence_numbers)
         return {"type": name, "response": self.response, "sequence_number": number}
 
-    def _take(self, part: Part, tokens: tuple[LoggedToken, ...]) -> list[AnyResponseEvent]:
+    def _add_part(self, part: Part, tokens: tuple[LoggedToken, ...]) -> list[AnyResponseEvent]:
         match part:
             case Text():
-                return self._text(part.text, tokens)
+                return self._add_text(part.text, tokens)
             case Thought():
-                return self._reason(part.text)
+                return self._add_reasoning(part.text)
             case CallStart():
-                self._answered = True
-                return self._switch(self._opened_call(part))
+                self._has_message_or_call = True
+                return self._open_next_item(self._new_call(part))
             case Arguments():
-                assert isinstance(self._open, OpenCall), "a call has begun"
-                return self._open.more(part.fragment)
+                assert isinstance(self._open_item, OpenCall), "a call has begun"
+                return self._open_item.add(part.fragment)
 
-    def _opened_call(self, part: CallStart) -> OpenItem:
-        named = self._names.tool(part.name)
-        tool = (named.tool.name, named.namespace) if named else (part.name, None)
-        is_custom = named is not None and named.is_custom
+    def _new_call(self, part: CallStart) -> OpenItem:
+        prompt_tool = self._names.find(part.name)
+        tool = (prompt_tool.tool.name, prompt_tool.namespace) if prompt_tool else (part.name, None)
+        is_custom = prompt_tool is not None and prompt_tool.is_custom
         reader = InputReader() if is_custom else None
         prefix = "ctc" if is_custom else "fc"
-        return OpenCall(*self._next(prefix), call_id=part.id, tool=tool, reader=reader)
+        return OpenCall(*self._next_item(prefix), call_id=part.id, tool=tool, reader=reader)
 
-    def _text(self, text: str, tokens: tuple[LoggedToken, ...]) -> list[AnyResponseEvent]:
-        if isinstance(self._open, OpenMessage):
-            return self._open.more(text, tokens) if text or tokens else []
-        self._blank += text
+    def _add_text(self, text: str, tokens: tuple[LoggedToken, ...]) -> list[AnyResponseEvent]:
+        if isinstance(self._open_item, OpenMessage):
+            return self._open_item.add(text, tokens) if text or tokens else []
+        self._blank_text += text
         self._blank_tokens += tokens
-        if not self._blank.strip():
+        if not self._blank_text.strip():
             return []
-        return self._open_message(self._blank, self._blank_tokens)
+        return self._open_message(self._blank_text, self._blank_tokens)
 
     def _open_message(self, text: str, tokens: tuple[LoggedToken, ...]) -> list[AnyResponseEvent]:
-        self._answered = True
-        message = OpenMessage(*self._next("msg"))
-        events = self._switch(message)
-        return events + (message.more(text, tokens) if text or tokens else [])
+        self._has_message_or_call = True
+        message = OpenMessage(*self._next_item("msg"))
+        events = self._open_next_item(message)
+        return events + (message.add(text, tokens) if text or tokens else [])
 
-    def _reason(self, text: str) -> list[AnyResponseEvent]:
+    def _add_reasoning(self, text: str) -> list[AnyResponseEvent]:
         if not text:
             return []
         events: list[AnyResponseEvent] = []
-        item = self._open
+        item = self._open_item
         if not isinstance(item, OpenReasoning):
-            item = OpenReasoning(*self._next("rs"), sealed=self._seals_reasoning)
-            events = self._switch(item)
-        return events + item.more(text)
+            item = OpenReasoning(*self._next_item("rs"), sealed=self._seals_reasoning)
+            events = self._open_next_item(item)
+        return events + item.add(text)
 
-    def _next(self, prefix: str) -> tuple[str, int, Iterator[int]]:
-        index = len(self._done) + (self._open is not None)
-        return self._ids.next(prefix), index, self._numbers
+    def _next_item(self, prefix: str) -> tuple[str, int, Iterator[int]]:
+        """Return the next item's id and index, and what numbers its events."""
+        index = len(self._closed_items) + (self._open_item is not None)
+        return self._ids.next(prefix), index, self._sequence_numbers
 
-    def _switch(self, item: OpenItem) -> list[AnyResponseEvent]:
-        events = self._close("completed")
-        self._open = item
-        self._blank, self._blank_tokens = "", ()
-        return events + item.opening()
+    def _open_next_item(self, item: OpenItem) -> list[AnyResponseEvent]:
+        events = self._close_open_item("completed")
+        self._open_item = item
+        self._blank_text, self._blank_tokens = "", ()
+        return events + item.opening_events()
 
-    def _close(self, status: ItemStatus) -> list[AnyResponseEvent]:
-        if self._open is None:
+    def _close_open_item(self, status: ItemStatus) -> list[AnyResponseEvent]:
+        if self._open_item is None:
             return []
-        closed, self._open = self._open, None
-        events = closed.closing(status)
-        self._done.append(closed.shape(status))
+        closed, self._open_item = self._open_item, None
+        events = closed.closing_events(status)
+        self._closed_items.append(closed.shape(status))
         return events

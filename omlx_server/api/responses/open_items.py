@@ -18,12 +18,12 @@ from omlx_server.api.responses.items.seals import seal_reasoning
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
-    """A growing item. `index`: its place in the output; `numbers` counts the response's events."""
+class _GrowingItem:
+    """An item that grows with `add`. `sequence_numbers` counts the events of the whole response."""
 
     id: str
-    index: int
-    numbers: Iterator[int]
+    output_index: int
+    sequence_numbers: Iterator[int]
     _pieces: list[str] = field(default_factory=list)
 
     @property
@@ -37,37 +37,37 @@ class _Open:
     ) -> Event:
         return {
             "type": kind,
-            "output_index": self.index,
+            "output_index": self.output_index,
             "item": item,
-            "sequence_number": next(self.numbers),
+            "sequence_number": next(self.sequence_numbers),
         }
 
     def _event(self, kind: str, **fields: object) -> Event:
-        place = {"type": kind, "item_id": self.id, "output_index": self.index}
-        return cast(Event, {**place, **fields, "sequence_number": next(self.numbers)})
+        place = {"type": kind, "item_id": self.id, "output_index": self.output_index}
+        return cast(Event, {**place, **fields, "sequence_number": next(self.sequence_numbers)})
 
     def _content_event(self, kind: str, **fields: object) -> Event:
         return self._event(kind, content_index=0, **fields)
 
 
 @dataclass(slots=True, eq=False)
-class OpenMessage(_Open):
-    _logged: list[TokenLogprob] = field(default_factory=list)
+class OpenMessage(_GrowingItem):
+    _logprobs: list[TokenLogprob] = field(default_factory=list)
 
-    def opening(self) -> list[Event]:
+    def opening_events(self) -> list[Event]:
         item: answers.MessageOfResponse = {**self.shape("in_progress"), "content": []}
         return [
             self._item_event("response.output_item.added", item),
             self._content_event("response.content_part.added", part=self._part()),
         ]
 
-    def more(self, text: str, tokens: Sequence[LoggedToken]) -> list[Event]:
-        logged = shapes.logprobs(tokens)
+    def add(self, text: str, tokens: Sequence[LoggedToken]) -> list[Event]:
+        logprobs = shapes.logprobs(tokens)
         self._pieces.append(text)
-        self._logged += logged
-        return [self._content_event("response.output_text.delta", delta=text, logprobs=logged)]
+        self._logprobs += logprobs
+        return [self._content_event("response.output_text.delta", delta=text, logprobs=logprobs)]
 
-    def closing(self, status: answers.ItemStatus) -> list[Event]:
+    def closing_events(self, status: answers.ItemStatus) -> list[Event]:
         part = self._part()
         return [
             self._content_event(
@@ -87,28 +87,28 @@ class OpenMessage(_Open):
         }
 
     def _part(self) -> answers.OutputText:
-        logged = list(self._logged)
-        return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": logged}
+        logprobs = list(self._logprobs)
+        return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": logprobs}
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class OpenReasoning(_Open):
+class OpenReasoning(_GrowingItem):
     """Growing reasoning; if `sealed`, the finished item has `encrypted_content`."""
 
     sealed: bool
 
-    def opening(self) -> list[Event]:
+    def opening_events(self) -> list[Event]:
         item: answers.ReasoningOfResponse = {**self.shape("in_progress"), "content": []}
         return [
             self._item_event("response.output_item.added", item),
             self._content_event("response.content_part.added", part=self._part()),
         ]
 
-    def more(self, text: str) -> list[Event]:
+    def add(self, text: str) -> list[Event]:
         self._pieces.append(text)
         return [self._content_event("response.reasoning_text.delta", delta=text)]
 
-    def closing(self, status: answers.ItemStatus) -> list[Event]:
+    def closing_events(self, status: answers.ItemStatus) -> list[Event]:
         return [
             self._content_event("response.reasoning_text.done", text=self._text),
             self._content_event("response.content_part.done", part=self._part()),
@@ -124,28 +124,28 @@ class OpenReasoning(_Open):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class OpenCall(_Open):
+class OpenCall(_GrowingItem):
     """A growing call of a function, or with `reader` of a custom tool. `tool`: name, namespace."""
 
     call_id: str
     tool: tuple[str, str | None]
     reader: InputReader | None = None
 
-    def opening(self) -> list[Event]:
+    def opening_events(self) -> list[Event]:
         return [self._item_event("response.output_item.added", self.shape("in_progress"))]
 
-    def more(self, fragment: str) -> list[Event]:
+    def add(self, fragment: str) -> list[Event]:
         if self.reader is not None:
-            return self._more_input(self.reader.feed(fragment))
+            return self._add_input(self.reader.feed(fragment))
         self._pieces.append(fragment)
         return [self._event("response.function_call_arguments.delta", delta=fragment)]
 
-    def closing(self, status: answers.ItemStatus) -> list[Event]:
+    def closing_events(self, status: answers.ItemStatus) -> list[Event]:
         if self.reader is None:
             kind = "response.function_call_arguments.done"
             events = [self._event(kind, arguments=self._text)]
         else:
-            events = self._more_input(self.reader.finish())
+            events = self._add_input(self.reader.finish())
             events.append(self._event("response.custom_tool_call_input.done", input=self._text))
         return [*events, self._item_event("response.output_item.done", self.shape(status))]
 
@@ -155,7 +155,7 @@ class OpenCall(_Open):
         is_custom = self.reader is not None
         return call_shape(self.id, self.call_id, self.tool, self._text, status, is_custom=is_custom)
 
-    def _more_input(self, text: str) -> list[Event]:
+    def _add_input(self, text: str) -> list[Event]:
         if not text:
             return []
         self._pieces.append(text)

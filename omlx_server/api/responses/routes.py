@@ -26,18 +26,21 @@ from omlx_server.api.responses.chat_form import (
 )
 from omlx_server.api.responses.event_types import AnyResponseEvent
 from omlx_server.api.responses.events import ResponseEvents
-from omlx_server.api.responses.items.items import ItemIds, new_response_id, page
+from omlx_server.api.responses.items.items import ItemIds, new_response_id, page_of_items
 from omlx_server.api.responses.items.messages import image_chars
+from omlx_server.api.responses.per_key_store import Stored, per_key_store_of
 from omlx_server.api.responses.schema import CompactRequest, InputTokensRequest, ResponsesRequest
-from omlx_server.api.responses.shelf import Stored, shelf_of
 from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import BadRequest, InternalError, OmlxError, ResponseNotFound
 
 router = APIRouter()
 Body = TypeVar("Body", ResponsesRequest, CompactRequest, InputTokensRequest)
 
-_MAX_PAGE = 100
+_MAX_PAGE_ITEMS = 100
 _KEPT_ROLES = ("user", "system", "developer")
+_NOT_FOUND = (
+    "there is no such response: it was not stored, was deleted, or had to go for newer ones"
+)
 _CREATE = Operation(
     "Responses",
     answers.Response,
@@ -57,18 +60,18 @@ _COUNT = Operation("Responses", answers.InputTokens, body=InputTokensRequest, ma
 _GET = Operation("Responses", answers.Response, may_fail=MODEL).extra
 _DELETE = Operation("Responses", answers.DeletedResponse, may_fail=MODEL).extra
 _CANCEL = Operation("Responses", None, may_fail=MODEL).extra
-_PAGE = (
-    Query("limit", Annotated[int, Field(ge=1, le=_MAX_PAGE)], "The most items of a page."),
+_PAGE_QUERY = (
+    Query("limit", Annotated[int, Field(ge=1, le=_MAX_PAGE_ITEMS)], "The most items of a page."),
     Query("order", Literal["asc", "desc"], "By default the newest item comes first."),
     Query("after", str, "The last item's id of the page before."),
 )
-_ITEMS = Operation("Responses", answers.InputItemList, query=_PAGE, may_fail=MODEL).extra
+_ITEMS = Operation("Responses", answers.InputItemList, query=_PAGE_QUERY, may_fail=MODEL).extra
 
 
 @router.post("/v1/responses", openapi_extra=_CREATE)
 async def create_response(request: Request) -> Response:
     """Answer a conversation of items, whole or as a stream of server-sent events."""
-    body, model = await _read(request, ResponsesRequest)
+    body, model = await _read_body_and_model(request, ResponsesRequest)
     answer = ResponseAnswer(body, model, request)
     choices = await while_connected(request.receive, answer.start())
     if not body.stream:
@@ -86,17 +89,18 @@ async def create_response(request: Request) -> Response:
 async def compact_response(request: Request) -> Response:
     """Replace all of a conversation but the messages of user and system by a summary. The output is
     the input of the next request; nothing is stored."""
-    body, model = await _read(request, CompactRequest)
-    content, headers = await while_connected(request.receive, compacted(body, model, request))
+    body, model = await _read_body_and_model(request, CompactRequest)
+    compacting = compact_conversation(body, model, request)
+    content, headers = await while_connected(request.receive, compacting)
     return JsonResponse(content, headers=headers)
 
 
 @router.post("/v1/responses/input_tokens", openapi_extra=_COUNT)
 async def count_input_tokens(request: Request) -> Response:
     """Count the tokens of a request's prompt."""
-    body, model = await _read(request, InputTokensRequest)
+    body, model = await _read_body_and_model(request, InputTokensRequest)
     id = new_response_id()
-    items = await shelf_of(request).conversation(body, ItemIds(id))
+    items = await per_key_store_of(request).read_conversation(body, ItemIds(id))
     with renamed_params():
         name = body.model or model.names[0]
         chat = await context_of(request).threads.run(
@@ -111,21 +115,21 @@ async def get_response(request: Request, id: str) -> Response:
     """Return a stored response."""
     if request.query_params.get("stream", "").lower() in ("true", "1"):
         raise BadRequest("a stored response can't be streamed once more", param="stream")
-    return JsonResponse((await _stored(request, id))["response"])
+    return JsonResponse((await _find_stored(request, id))["response"])
 
 
 @router.delete("/v1/responses/{id}", openapi_extra=_DELETE)
 async def delete_response(request: Request, id: str) -> Response:
     """Delete a stored response. Responses that continue it keep its items."""
-    if not await shelf_of(request).delete(id):
-        raise _not_found()
+    if not await per_key_store_of(request).delete(id):
+        raise ResponseNotFound(_NOT_FOUND)
     return JsonResponse(answers.DeletedResponse(id=id, object="response", deleted=True))
 
 
 @router.post("/v1/responses/{id}/cancel", openapi_extra=_CANCEL)
 async def cancel_response(request: Request, id: str) -> Response:
     """Always refused: only background responses can be cancelled, and there are none."""
-    await _stored(request, id)
+    await _find_stored(request, id)
     raise BadRequest("this response is complete; to cancel one, close its connection")
 
 
@@ -138,14 +142,16 @@ async def list_input_items(request: Request, id: str) -> Response:
         raise BadRequest("order must be asc or desc", param="order")
     limit = query.get("limit", "20")
     is_number = limit.isascii() and limit.isdigit() and len(limit) < 4
-    if not (is_number and 1 <= int(limit) <= _MAX_PAGE):
-        raise BadRequest(f"limit must be from 1 to {_MAX_PAGE}", param="limit")
-    stored = await _stored(request, id)
+    if not (is_number and 1 <= int(limit) <= _MAX_PAGE_ITEMS):
+        raise BadRequest(f"limit must be from 1 to {_MAX_PAGE_ITEMS}", param="limit")
+    stored = await _find_stored(request, id)
     items, newest_first = stored["input"], order == "desc"
-    return JsonResponse(page(items, int(limit), query.get("after"), newest_first=newest_first))
+    page = page_of_items(items, int(limit), query.get("after"), newest_first=newest_first)
+    return JsonResponse(page)
 
 
-async def _read(request: Request, kind: type[Body]) -> tuple[Body, ServedModel]:
+async def _read_body_and_model(request: Request, kind: type[Body]) -> tuple[Body, ServedModel]:
+    """Return the body and its loaded model; warn of types in the body that are left out."""
     body = await body_of(request, kind)
     body.check()
     warn_of_left_out(body.unknown_types)
@@ -155,17 +161,11 @@ async def _read(request: Request, kind: type[Body]) -> tuple[Body, ServedModel]:
     return body, model
 
 
-async def _stored(request: Request, id: str) -> Stored:
-    stored = await shelf_of(request).get(id)
+async def _find_stored(request: Request, id: str) -> Stored:
+    stored = await per_key_store_of(request).get(id)
     if stored is None:
-        raise _not_found()
+        raise ResponseNotFound(_NOT_FOUND)
     return stored
-
-
-def _not_found() -> ResponseNotFound:
-    return ResponseNotFound(
-        "there is no such response: it was not stored, was deleted, or had to go for newer ones"
-    )
 
 
 class ResponseAnswer:
@@ -176,23 +176,23 @@ class ResponseAnswer:
         self._body = body
         self._model = model
         self._request = request
-        self._shelf = shelf_of(request)
-        self._is_stored = body.store is not False and self._shelf.keeps
+        self._responses = per_key_store_of(request)
+        self._is_stored = body.store is not False and self._responses.is_enabled
         self._id = new_response_id()
         self._ids = ItemIds(self._id)
         self._items: list[answers.InputItem] = []
-        opening = shapes.opening(
+        self._names = ToolNames(body.tools or ())
+        response = shapes.new_response(
             body, self._id, int(time.time()), model.defaults, is_stored=self._is_stored
         )
-        self._names = ToolNames(body.tools or ())
         self.progress = ResponseEvents(
-            opening, self._ids, self._names, seals_reasoning=body.seals_reasoning
+            response, self._ids, self._names, seals_reasoning=body.seals_reasoning
         )
 
     async def start(self) -> Choices:
         """Read the conversation, encode its prompt and queue the request. Raises what
-        `Shelf.conversation` and `ChatTurn.start` raise."""
-        self._items = await self._shelf.conversation(self._body, self._ids)
+        `PerKeyStore.read_conversation` and `ChatTurn.start` raise."""
+        self._items = await self._responses.read_conversation(self._body, self._ids)
         run = context_of(self._request).threads.run
         with renamed_params():
             beside = image_chars(self._items)
@@ -202,44 +202,44 @@ class ResponseAnswer:
     async def whole(self, choices: Choices) -> answers.Response:
         async with choices.generation:
             async for delta in choices.deltas():
-                self.progress.take(delta)
+                self.progress.add(delta)
             self.progress.end(choices.usage, int(time.time()))
-        await self._store()
+        await self._store_response()
         return self.progress.response
 
     async def events(self, choices: Choices) -> AsyncGenerator[bytes, None]:
-        """Yield the events. The response is stored before the last one, after which a client may go
-        on."""
+        """Yield the events. The response is stored before the last: then the client may go on."""
         async with choices.generation:
             yield sse.named_events(*self.progress.begin())
             try:
                 async for delta in choices.deltas():
-                    if events := self.progress.take(delta):
-                        yield sse.named_events(*events)
-                last = self.progress.end(choices.usage, int(time.time()))
+                    if events := self.progress.add(delta):
+                        yield sse.named(*events)
+                last_events = self.progress.end(choices.usage, int(time.time()))
             except OmlxError as error:
-                note_failure(error)
-                last = self.progress.fail(error)
-        await self._store()
-        yield sse.named_events(*last)
+                failed(error)
+                last_events = self.progress.fail(error)
+        await self._store_response()
+        yield sse.named(*last_events)
 
-    async def _store(self) -> None:
+    async def _store_response(self) -> None:
         if self._is_stored:
-            await self._shelf.put(Stored(response=self.progress.response, input=self._items))
+            await self._responses.put(Stored(response=self.progress.response, input=self._items))
 
 
-async def compacted(
+async def compact_conversation(
     body: CompactRequest, model: ServedModel, request: Request
 ) -> tuple[answers.CompactedResponse, dict[str, str]]:
     """Return the compacted conversation and the headers of its answer: messages of user, system and
     developer stay, a summary of the model's replaces the rest. Cancelling closes the generation.
 
-    Raises InternalError if the model wrote no summary, and what `Shelf.conversation` and
+    Raises InternalError if the model wrote no summary, and what `PerKeyStore.read_conversation` and
     `ChatTurn.start` raise.
     """
-    id, shelf = new_response_id(), shelf_of(request)
+    id = new_response_id()
     ids = ItemIds(id)
-    items = await shelf.conversation(body, ids)
+    store = per_key_store_of(request)
+    items = await store.read_conversation(body, ids)
     with renamed_params():
         chat = await context_of(request).threads.run(
             compaction_request, body, items, model, beside=image_chars(items)
@@ -250,17 +250,17 @@ async def compacted(
     if not summary.strip():
         raise InternalError("the model wrote no summary: send the conversation as it is")
     # Old instructions still hold, so they are kept word for word.
-    messages = [one for one in items if one["type"] == "message" and one["role"] in _KEPT_ROLES]
-    item: answers.CompactionOfResponse = {
+    messages = [item for item in items if item["type"] == "message" and item["role"] in _KEPT_ROLES]
+    compaction: answers.CompactionOfResponse = {
         "id": ids.next("cmp"),
         "type": "compaction",
-        "encrypted_content": shelf.seals.seal(summary),
+        "encrypted_content": store.seals.seal(summary),
     }
     answer: answers.CompactedResponse = {
         "id": id,
         "object": "response.compaction",
         "created_at": int(time.time()),
-        "output": [*messages, item],
+        "output": [*messages, compaction],
         "usage": shapes.usage(choices.usage),
     }
     return answer, choices.headers()

@@ -10,13 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from omlx_server.api.chat.request import ImageDetail
-from omlx_server.api.chat.sampling import (
-    AdapterName,
-    EngineFields,
-    PresetName,
-    SamplingFields,
-)
-from omlx_server.api.http.json_body import StrictModel, refuse_unsupported
+from omlx_server.api.chat.sampling import AdapterName, EngineFields, PresetName, SamplingFields
+from omlx_server.api.http.json_body import StrictModel, refuse
 from omlx_server.api.http.texts import JsonObject, Source, Text
 from omlx_server.core.request import Effort
 
@@ -30,8 +25,9 @@ UNSUPPORTED = {
     "conversation": "conversations are not kept here; previous_response_id continues a response",
     "prompt": "prompt templates are not kept here; send input and instructions",
 }
-LOGPROBS = "message.output_text.logprobs"
-SEALED_REASONING = "reasoning.encrypted_content"
+# Values of `include`.
+_INCLUDE_LOGPROBS = "message.output_text.logprobs"
+_INCLUDE_SEALED_REASONING = "reasoning.encrypted_content"
 
 
 class ContentPart(StrictModel):
@@ -179,8 +175,9 @@ def _tool_tag(tool: Any) -> str:
     return kind if kind in ("function", "custom", "namespace") else "other"
 
 
-def _inner_tag(tool: Any) -> str:
-    return "other" if (tag := _tool_tag(tool)) == "namespace" else tag
+def _tag_in_namespace(tool: Any) -> str:
+    tag = _tool_tag(tool)
+    return "other" if tag == "namespace" else tag
 
 
 class NamespaceTool(StrictModel):
@@ -195,14 +192,14 @@ class NamespaceTool(StrictModel):
                 Annotated[ResponsesFunctionTool, Tag("function")]
                 | Annotated[ResponsesCustomTool, Tag("custom")]
                 | Annotated[OtherTool, Tag("other")],
-                Discriminator(_inner_tag),
+                Discriminator(_tag_in_namespace),
             ]
         ],
         Field(max_length=1024),
     ]
 
     @property
-    def known(self) -> list[ResponsesFunctionTool | ResponsesCustomTool]:
+    def known_tools(self) -> list[ResponsesFunctionTool | ResponsesCustomTool]:
         return [tool for tool in self.tools if not isinstance(tool, OtherTool)]
 
 
@@ -270,9 +267,10 @@ class PromptFields(StrictModel):
 
     @property
     def unknown_types(self) -> set[str]:
-        spaces = [tool.tools for tool in self.tools or () if isinstance(tool, NamespaceTool)]
+        tools = self.tools or []
+        in_namespaces = [tool.tools for tool in tools if isinstance(tool, NamespaceTool)]
         items = self.input if isinstance(self.input, list) else []
-        given = [*(self.tools or ()), *chain(*spaces), *items]
+        given = chain(tools, *in_namespaces, items)
         return {one.type for one in given if isinstance(one, OtherTool | OtherItem)}
 
     def check(self) -> None:
@@ -305,9 +303,9 @@ class ResponsesRequest(PromptFields, SamplingFields):
 
     @property
     def with_logprobs(self) -> bool:
-        return LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
+        return _INCLUDE_LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
 
     @property
     def seals_reasoning(self) -> bool:
         """Whether reasoning items get `encrypted_content`."""
-        return SEALED_REASONING in (self.include or ())
+        return _INCLUDE_SEALED_REASONING in (self.include or ())

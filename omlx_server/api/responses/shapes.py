@@ -3,30 +3,19 @@
 from typing import cast
 
 from omlx_server.api.chat.choices import TokenCounts
-from omlx_server.api.responses import answers
-from omlx_server.api.responses.schema import (
-    KnownTool,
-    NamespaceTool,
-    ReasoningOptions,
-    ResponsesCustomTool,
-    ResponsesFunctionTool,
-    ResponsesRequest,
-    ResponsesTextFormat,
-    ResponsesToolChoice,
-    TextConfig,
-)
+from omlx_server.api.responses import answers, schema
 from omlx_server.core.request import RequestDefaults
 from omlx_server.errors import BadRequest, OmlxError, QueueFull
 
 
-def opening(
-    body: ResponsesRequest, id: str, created: int, defaults: RequestDefaults, *, is_stored: bool
+def new_response(
+    body: schema.ResponsesRequest, id: str, now: int, defaults: RequestDefaults, *, is_stored: bool
 ) -> answers.Response:
-    """Return a response without output, with the values in force. `created`: seconds since 1970."""
+    """Return a response without output, with the values in force. `now`: seconds since 1970."""
     return {
         "id": id,
         "object": "response",
-        "created_at": created,
+        "created_at": now,
         "completed_at": None,
         "status": "in_progress",
         "background": False,
@@ -42,47 +31,77 @@ def opening(
         "prompt_cache_key": body.prompt_cache_key,
         "safety_identifier": body.safety_identifier,
         "user": body.user,
-        "frequency_penalty": _chosen(body.frequency_penalty, defaults.frequency_penalty),
+        "frequency_penalty": _or_default(body.frequency_penalty, defaults.frequency_penalty),
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "presence_penalty": _chosen(body.presence_penalty, defaults.presence_penalty),
-        "reasoning": _reasoning(body, defaults),
+        "presence_penalty": _or_default(body.presence_penalty, defaults.presence_penalty),
+        "reasoning": _reasoning_settings(body, defaults),
         "service_tier": "default",
         "store": is_stored,
-        "temperature": _chosen(body.temperature, defaults.temperature),
-        "text": _text(body.text or TextConfig()),
-        "tool_choice": _tool_choice(body.tool_choice),
-        "tools": [_tool(tool) for tool in body.known_tools],
+        "temperature": _or_default(body.temperature, defaults.temperature),
+        "text": _text_settings(body.text or schema.TextConfig()),
+        "tool_choice": _used_tool_choice(body.tool_choice),
+        "tools": [_offered_tool(tool) for tool in body.known_tools],
         "top_logprobs": body.top_logprobs or 0,
-        "top_p": _chosen(body.top_p, defaults.top_p),
+        "top_p": _or_default(body.top_p, defaults.top_p),
         "truncation": body.truncation or "disabled",
         "usage": None,
     }
 
 
-def _tool(tool: KnownTool) -> answers.OfferedTool:
-    if isinstance(tool, NamespaceTool):
+def _or_default(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _reasoning_settings(
+    body: schema.ResponsesRequest, defaults: RequestDefaults
+) -> answers.ReasoningSettings:
+    options = body.reasoning or schema.ReasoningOptions()
+    summary = None if options.summary == "none" else options.summary
+    return {"effort": options.effort or defaults.reasoning_effort, "summary": summary}
+
+
+def _text_settings(text: schema.TextConfig) -> answers.TextSettings:
+    text_format = text.format or schema.ResponsesTextFormat(type="text")
+    fields = text_format.model_dump(by_alias=True, exclude_none=True)
+    if text_format.type == "json_schema":  # Open Responses requires these fields
+        fields = {"description": None, "strict": False, **fields}
+    return {
+        "format": cast(answers.UsedTextFormat, fields),
+        "verbosity": text.verbosity or "medium",
+    }
+
+
+def _used_tool_choice(
+    choice: answers.ToolMode | schema.ResponsesToolChoice | None,
+) -> answers.ToolMode | answers.UsedToolChoice:
+    if not isinstance(choice, schema.ResponsesToolChoice):
+        return choice or "auto"
+    fields = choice.model_dump(exclude_none=True)
+    if choice.type == "allowed_tools":
+        fields.setdefault("mode", "auto")
+    return cast(answers.UsedToolChoice, fields)
+
+
+def _offered_tool(tool: schema.KnownTool) -> answers.OfferedTool:
+    if isinstance(tool, schema.NamespaceTool):
         return {
             "type": "namespace",
             "name": tool.name,
             "description": tool.description or "",
-            "tools": [_single_tool(inner) for inner in tool.known],
+            "tools": [_offered_single_tool(one) for one in tool.known_tools],
         }
-    return _single_tool(tool)
+    return _offered_single_tool(tool)
 
 
-def _single_tool(
-    tool: ResponsesFunctionTool | ResponsesCustomTool,
+def _offered_single_tool(
+    tool: schema.ResponsesFunctionTool | schema.ResponsesCustomTool,
 ) -> answers.OfferedFunction | answers.OfferedCustom:
     fields = tool.model_dump()
-    if isinstance(tool, ResponsesCustomTool):
+    if isinstance(tool, schema.ResponsesCustomTool):
         return cast(
             answers.OfferedCustom, {**fields, "format": fields["format"] or {"type": "text"}}
         )
     return cast(answers.OfferedFunction, fields)
-
-
-def _chosen(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def usage(counts: TokenCounts) -> answers.ResponseUsage:
@@ -102,31 +121,3 @@ def failure(error: OmlxError) -> answers.ResponseFailure:
     if isinstance(error, QueueFull):
         return {"code": "rate_limit_exceeded", "message": error.message}
     return {"code": "server_error", "message": error.message}
-
-
-def _reasoning(body: ResponsesRequest, defaults: RequestDefaults) -> answers.ReasoningSettings:
-    options = body.reasoning or ReasoningOptions()
-    summary = None if options.summary == "none" else options.summary
-    return {"effort": options.effort or defaults.reasoning_effort, "summary": summary}
-
-
-def _text(text: TextConfig) -> answers.TextSettings:
-    wanted = text.format or ResponsesTextFormat(type="text")
-    fields = wanted.model_dump(by_alias=True, exclude_none=True)
-    if wanted.type == "json_schema":  # Open Responses requires these fields
-        fields = {"description": None, "strict": False, **fields}
-    return {
-        "format": cast(answers.UsedTextFormat, fields),
-        "verbosity": text.verbosity or "medium",
-    }
-
-
-def _tool_choice(
-    choice: answers.ToolMode | ResponsesToolChoice | None,
-) -> answers.ToolMode | answers.UsedToolChoice:
-    if not isinstance(choice, ResponsesToolChoice):
-        return choice or "auto"
-    fields = choice.model_dump(exclude_none=True)
-    if choice.type == "allowed_tools":
-        fields.setdefault("mode", "auto")
-    return cast(answers.UsedToolChoice, fields)

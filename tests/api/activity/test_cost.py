@@ -140,7 +140,7 @@ def test_a_failure_lets_no_listener_wait_for_ever() -> None:
             task = None
             async for event in broadcast.events():
                 assert event == b"x"
-                task = task or broadcast._task
+                task = task or broadcast._sender
             assert task is not None
             await task
         assert [event async for event in broadcast.events(1)] == [b"x"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.api.admin.cache import first_piece
+from omlx_server.api.admin.cache import first_shown_token
 from tests.api.admin.asking import OWNER, told
 from tests.api.harness import Json, ServerProcess, cached, serving
 
@@ -105,10 +105,10 @@ def test_another_salt_has_nothing(server: ServerProcess) -> None:
 
 
 def test_of_a_long_prompt_the_pieces_around_the_divergence_are_told() -> None:
-    assert first_piece(100, 3) == 0
-    assert first_piece(100_000, None) == 0
-    assert first_piece(100_000, 50_000) == 40_000
-    assert first_piece(100_000, 99_999) == 80_000
+    assert first_shown_token(100, 3) == 0
+    assert first_shown_token(100_000, None) == 0
+    assert first_shown_token(100_000, 50_000) == 40_000
+    assert first_shown_token(100_000, 99_999) == 80_000
 
 
 def test_a_model_that_is_not_there_has_no_map(server: ServerProcess) -> None:

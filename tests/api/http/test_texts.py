@@ -10,7 +10,7 @@ from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.http.errors import bad_request_of
 from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.http.texts import JsonObject, Source, Text
-from omlx_server.api.ollama.request import OllamaChatRequest
+from omlx_server.api.ollama.schema import OllamaChatRequest
 from omlx_server.api.openai.completion_prompts import CompletionRequest
 from omlx_server.api.responses.schema import ResponsesRequest
 from omlx_server.errors import BadRequest

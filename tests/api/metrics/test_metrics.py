@@ -176,7 +176,7 @@ class Twice(Vital):
 
 
 def test_the_sum_over_models_is_that_of_the_server() -> None:
-    found = samples(AppMetrics(fixed_models(vitals=Twice())).collected().text().decode())
+    found = samples(AppMetrics(fixed_models(vitals=Twice())).snapshot().text().decode())
     assert found["vllm:prefix_cache_queries_total"] == 12
     assert found["vllm:num_preemptions_total"] == 2
     assert found['omlx_stalls_total{outcome="restarted"}'] == 3
@@ -187,7 +187,7 @@ def test_the_sum_over_models_is_that_of_the_server() -> None:
 
 
 def test_a_name_that_is_no_text_is_told_all_the_same() -> None:
-    text = AppMetrics(fixed_models(vitals=Twice())).collected().text().decode()
+    text = AppMetrics(fixed_models(vitals=Twice())).snapshot().text().decode()
     assert values(text, "vllm:prefix_cache_queries_total") == {"org/a": 5, 'org/b?"{}\n': 7}
 
 
@@ -195,7 +195,7 @@ def test_a_name_that_is_no_text_is_told_all_the_same() -> None:
 def test_all_of_the_shared_names_have_the_label(shared: str) -> None:
     metrics = AppMetrics(fixed_models(vitals=Twice()), shared)
     metrics.of("org/a").follow(3).finished("stop")
-    text = metrics.collected().text().decode()
+    text = metrics.snapshot().text().decode()
     of_models = re.compile(r"(vllm:|omlx_(?!cache|memory|build|connections|bodies))")
     names = [line for line in text.splitlines() if of_models.match(line)]
     assert len(names) > 50
@@ -205,7 +205,7 @@ def test_all_of_the_shared_names_have_the_label(shared: str) -> None:
 def test_a_file_of_a_model_that_was_never_loaded_is_not_told(tmp_path: Path) -> None:
     """Names of requests are no labels: who asks could make as many as they like."""
     metrics = AppMetrics(fixed_models())
-    assert "model_name" not in metrics.collected().text().decode()
+    assert "model_name" not in metrics.snapshot().text().decode()
 
 
 def test_characters_of_texts_are_counted_over_all_loads_of_a_model(pair: ServerProcess) -> None:

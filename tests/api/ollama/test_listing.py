@@ -40,7 +40,7 @@ def test_the_adapters_of_a_model_are_looked_up_once_for_all_its_names(
     )
     models = fixed_models()
     catalogue = Fixed((tiny,), aliases={"small": "tiny"})
-    served = ServedModels(models.pool, catalogue, models.vitals, models.kept)
+    served = ServedModels(models.pool, catalogue, models.vitals, models.caches)
     transport = httpx.ASGITransport(create_app(make_context(served, Settings())))
     looked, scandir = [], os.scandir
 

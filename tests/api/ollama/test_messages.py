@@ -12,10 +12,10 @@ from safetensors.numpy import save_file
 
 from omlx_server.api.chat.choices import ChoiceDelta, TokenCounts
 from omlx_server.api.http.exchange import Exchange, Phases
-from omlx_server.api.ollama import about as files
+from omlx_server.api.ollama import model_card as files
 from omlx_server.api.ollama.prompt import chat_messages
-from omlx_server.api.ollama.request import GivenMessage, seconds_of
-from omlx_server.api.ollama.shapes import AnswerShapes, message_body
+from omlx_server.api.ollama.schema import GivenMessage, keep_alive_seconds
+from omlx_server.api.ollama.shapes import AnswerLines, message_body
 from omlx_server.errors import BadRequest
 from omlx_server.text.parts import Arguments, CallStart, Text
 
@@ -79,18 +79,18 @@ def test_thoughts_and_images_keep_their_message() -> None:
 def test_a_time_to_stay_is_read_as_ollama_reads_it(
     given: float | str | None, seconds: float | None
 ) -> None:
-    assert seconds_of(given) == seconds
+    assert keep_alive_seconds(given) == seconds
 
 
 @pytest.mark.parametrize("wrong", ["", "soon", "5 m", "5x", "m", "5m3", "1e3"])
 def test_what_is_no_time_is_refused(wrong: str) -> None:
     with pytest.raises(BadRequest, match="keep_alive"):
-        seconds_of(wrong)
+        keep_alive_seconds(wrong)
 
 
-def shapes() -> AnswerShapes:
+def shapes() -> AnswerLines:
     exchange = Exchange("x", phases=[Phases(1)])
-    return AnswerShapes("m", message_body, exchange, 0.0, with_logprobs=False)
+    return AnswerLines("m", message_body, exchange, 0.0, with_logprobs=False)
 
 
 def test_a_call_is_sent_once_it_is_whole_and_not_when_it_was_cut() -> None:
@@ -123,11 +123,11 @@ def test_parameters_are_counted_also_where_weights_are_packed(tmp_path: Path) ->
     }
     tensors = {**packed, "b.weight": np.zeros(3, np.float32)}
     save_file(tensors, tmp_path / "model.safetensors")
-    found = files.about(tmp_path)
+    found = files.read_card(tmp_path)
     assert (found.family, found.quantization, found.parameters) == ("llama", "4-bit", 259)
     (tmp_path / "chat_template.jinja").write_text("x")
-    assert files.about(tmp_path).digest != found.digest
-    assert files.about(tmp_path / "none") == files.about(None) == files.ModelCard()
+    assert files.read_card(tmp_path).digest != found.digest
+    assert files.read_card(tmp_path / "none") == files.read_card(None) == files.ModelCard()
 
 
 @pytest.mark.parametrize(

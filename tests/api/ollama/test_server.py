@@ -12,7 +12,7 @@ from omlx_server.api.admin.fetch import FetchStep
 from omlx_server.api.app import create_app
 from omlx_server.api.models.listing import ModelFetched
 from omlx_server.api.ollama.models import OLLAMA_VERSION
-from omlx_server.api.ollama.pull import lines_of
+from omlx_server.api.ollama.pull import progress_lines
 from omlx_server.settings import Settings
 from omlx_server.wiring.context import make_context
 from tests.api.fixed import fixed_models
@@ -190,7 +190,7 @@ def test_a_pull_that_asked_no_hub_says_so() -> None:
         yield here
 
     async def told() -> list[Json]:
-        return [orjson.loads(line) async for line in lines_of(steps(), "a")]
+        return [orjson.loads(line) async for line in progress_lines(steps(), "a")]
 
     assert [line["status"] for line in asyncio.run(told())] == [
         "not checked: no network",

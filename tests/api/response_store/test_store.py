@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.api.response_store.disk import DiskStore
-from omlx_server.api.response_store.store import Damaged, MemoryStore, Store
+from omlx_server.api.response_store.store import DamagedResponse, MemoryStore, ResponseStore
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.items.items import ItemIds, new_response_id, stored_form
+from omlx_server.api.responses.per_key_store import PerKeyStore, Stored
 from omlx_server.api.responses.schema import ResponsesRequest
-from omlx_server.api.responses.shelf import Shelf, Stored
 from omlx_server.core.request import RequestDefaults
 from omlx_server.errors import ItemNotFound
 from omlx_server.settings.sections import Settings
@@ -59,7 +59,7 @@ class Naive:
         return self.data.pop(name, None) is not None
 
 
-def agree(store: Store, script: list[tuple[str, str, int]]) -> Naive:
+def agree(store: ResponseStore, script: list[tuple[str, str, int]]) -> Naive:
     naive = Naive(3, 10)
     for verb, name, size in script:
         match verb:
@@ -93,7 +93,7 @@ def test_files_keep_what_was_used_last(
 
 @pytest.mark.parametrize("kind", ["memory", "disk"])
 def test_a_use_keeps_a_response_from_going(tmp_path: Path, kind: str) -> None:
-    store: Store = MemoryStore(2, 99) if kind == "memory" else DiskStore(tmp_path, 2, 99)
+    store: ResponseStore = MemoryStore(2, 99) if kind == "memory" else DiskStore(tmp_path, 2, 99)
     for name in NAMES[:2]:
         store.put(name, b"x")
     assert store.get(NAMES[0]) == b"x"
@@ -107,7 +107,9 @@ def test_a_flood_of_one_owner_leaves_others_their_share(
     tmp_path: Path, kind: str, nbytes: int
 ) -> None:
     """By number, and by bytes, of which the store takes those of 20 large ones."""
-    store: Store = MemoryStore(20, 8000) if kind == "memory" else DiskStore(tmp_path, 20, 8000)
+    store: ResponseStore = (
+        MemoryStore(20, 8000) if kind == "memory" else DiskStore(tmp_path, 20, 8000)
+    )
 
     def put(number: int, owner: bytes) -> str:
         name = f"{number:064x}"
@@ -171,7 +173,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     store.put(NAMES[2], b"x")
     store.put(NAMES[3], b"x")
     for name in NAMES[:2]:
-        with pytest.raises(Damaged, match="unreadable"):
+        with pytest.raises(DamagedResponse, match="unreadable"):
             store.get(name)
     assert sorted(path.name for path in root.iterdir()) == sorted(
         ["notes.json", f"{NAMES[0]}.json", f"{NAMES[1]}.json", new.name, f"{NAMES[3]}.json"]
@@ -212,7 +214,7 @@ def example() -> Stored:
     id = new_response_id()
     ids = ItemIds(id)
     asked, defaults = ResponsesRequest(model="m"), RequestDefaults()
-    response = shapes.opening(asked, id, 0, defaults, is_stored=True)
+    response = shapes.new_response(asked, id, 0, defaults, is_stored=True)
     output = stored_form("Hello", ids, no_item)
     given = stored_form("Hi", ids, no_item)
     response["output"] = [item for item in output if item["type"] == "message"]
@@ -226,15 +228,15 @@ def no_item(id: str) -> InputItem:
 def test_a_response_is_there_for_its_own_key_only() -> None:
     async def scenario() -> None:
         store = MemoryStore(9, 9999)
-        mine, yours = (Shelf(store, key, pytest.fail) for key in ("my key", "your key"))
+        mine, yours = (PerKeyStore(store, key, pytest.fail) for key in ("my key", "your key"))
         stored = example()
         id, item = stored["response"]["id"], stored["input"][0]["id"]
         await mine.put(stored)
         assert await mine.get(id) == stored
-        assert await mine.item(item) == stored["input"][0]
+        assert await mine.find_item(item) == stored["input"][0]
         assert await yours.get(id) is None and not await yours.delete(id)
         with pytest.raises(ItemNotFound):
-            await yours.item(item)
+            await yours.find_item(item)
         assert await mine.delete(id) and await mine.get(id) is None
 
     asyncio.run(scenario())
@@ -243,16 +245,16 @@ def test_a_response_is_there_for_its_own_key_only() -> None:
 def test_neither_ids_of_other_shapes_nor_torn_files_are_found(tmp_path: Path) -> None:
     async def scenario() -> None:
         reasons: list[str] = []
-        shelf = Shelf(DiskStore(tmp_path, 9, 9999), "", reasons.append)
+        store = PerKeyStore(DiskStore(tmp_path, 9, 9999), "", reasons.append)
         stored = example()
-        await shelf.put(stored)
-        assert await shelf.get(stored["response"]["id"]) == stored
+        await store.put(stored)
+        assert await store.get(stored["response"]["id"]) == stored
         for id in ("", "resp_", "../../etc/passwd", stored["response"]["id"] + "0"):
-            assert await shelf.get(id) is None and not await shelf.delete(id)
+            assert await store.get(id) is None and not await store.delete(id)
         (file,) = tmp_path.iterdir()
         for torn in (b"", b"[]", b'{"input": []}', file.read_bytes()[:-3]):
             file.write_bytes(torn)
-            assert await shelf.get(stored["response"]["id"]) is None
+            assert await store.get(stored["response"]["id"]) is None
         assert reasons == ["no_json", "wrong_fields", "wrong_fields", "no_json"]
 
     asyncio.run(scenario())
@@ -262,14 +264,14 @@ def test_neither_ids_of_other_shapes_nor_torn_files_are_found(tmp_path: Path) ->
 
 
 def test_the_setting_chooses(tmp_path: Path) -> None:
-    def chosen(store: str, *, only_memory: bool = False) -> Store:
+    def chosen(store: str, *, only_memory: bool = False) -> ResponseStore:
         responses = {"store": store, "directory": tmp_path / "dir"}
         cache = {"hot_cache_only": only_memory}
         settings = Settings.of({"responses": responses, "cache": cache})
         return make_response_store(settings)
 
     assert isinstance(make_response_store(Settings()), MemoryStore)
-    assert not chosen("off").keeps
+    assert not chosen("off").is_enabled
     assert isinstance(chosen("disk", only_memory=True), MemoryStore)
     assert not (tmp_path / "dir").exists()
     assert isinstance(chosen("disk"), DiskStore)

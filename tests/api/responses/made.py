@@ -32,7 +32,7 @@ def opening(request: ResponsesRequest, *, is_stored: bool = True) -> dict[str, A
 
 
 def _opening(request: ResponsesRequest, *, is_stored: bool) -> Response:
-    return shapes.opening(request, ID, NOW, RequestDefaults(), is_stored=is_stored)
+    return shapes.new_response(request, ID, NOW, RequestDefaults(), is_stored=is_stored)
 
 
 def progress(**fields: Any) -> ResponseEvents:
@@ -55,7 +55,7 @@ def run(progress: ResponseEvents, given: Iterable[ChoiceDelta]) -> list[Event]:
     """All events of a response that goes well."""
     events: list[Any] = progress.begin()
     for delta in given:
-        events += progress.take(delta)
+        events += progress.add(delta)
     return events + progress.end(USAGE, NOW)
 
 

@@ -9,7 +9,7 @@ import pytest
 from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.items.items import ItemIds, stored_form
 from omlx_server.api.responses.items.messages import chat_messages
-from omlx_server.api.responses.items.seals import Seals, text_of
+from omlx_server.api.responses.items.seals import SummarySeals, summary_text
 from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import BadRequest
 from tests.api.conftest import CHATML
@@ -58,13 +58,13 @@ def test_instructions_and_users_stay_and_one_item_stands_for_the_rest(tiny: Serv
     *kept, last = found["output"]
     assert said(kept) == [(i["role"], i["content"]) for i in (TALK[0], TALK[1], TALK[5])]
     assert last["type"] == "compaction" and last["id"].startswith("cmp_")
-    assert text_of(last["encrypted_content"]).strip()
+    assert summary_text(last["encrypted_content"]).strip()
 
 
 def test_the_model_that_is_asked_writes_the_summary(tiny: ServerProcess) -> None:
     """Greedily, and no longer than what it stands for."""
     first, again = compact(tiny), compact(tiny)
-    summaries = [text_of(one["output"][-1]["encrypted_content"]) for one in (first, again)]
+    summaries = [summary_text(one["output"][-1]["encrypted_content"]) for one in (first, again)]
     assert summaries[0] == summaries[1]
     usage = first["usage"]
     assert 0 < usage["output_tokens"] <= 1024 // 4 < usage["input_tokens"]
@@ -76,7 +76,7 @@ def test_a_later_request_reads_it_and_is_stored_with_it(tiny: ServerProcess) -> 
     items = [*made, {"role": "user", "content": "Go on."}]
     first = ask(tiny, input=items)
     texts = [said(made[:1])[0], ("user", "We launch on Tuesday.\n\nTell support first.")]
-    summary = text_of(made[-1]["encrypted_content"])
+    summary = summary_text(made[-1]["encrypted_content"])
     plain = [*texts, ("assistant", summary), ("user", "Go on.")]
     told = [{"role": role, "content": content} for role, content in plain]
     assert first["usage"]["input_tokens"] == ask(tiny, input=told)["usage"]["input_tokens"]
@@ -117,7 +117,7 @@ def test_what_an_agent_sends_along_is_taken(tiny: ServerProcess) -> None:
         "prompt_cache_key": "thread",
     }
     made = compact(tiny, **more)["output"]
-    assert not text_of(made[-1]["encrypted_content"]).startswith("{")
+    assert not summary_text(made[-1]["encrypted_content"]).startswith("{")
 
 
 @pytest.mark.parametrize(
@@ -169,14 +169,14 @@ def test_what_one_key_has_made_no_other_can_use(keyed: ServerProcess) -> None:
         assert assert_envelope(post(keyed, asked, path, BOB), 400)["param"] == "input"
 
 
-SEALS = Seals(b"a key")
+SEALS = SummarySeals(b"a key")
 
 
 @pytest.mark.parametrize("text", ["", "Hi", "größe\0\n", "x" * 10_000, "\ud800"])
 def test_what_was_sealed_is_read(text: str) -> None:
     sealed = SEALS.seal(text)
-    Seals(b"a key").check(sealed, "input")
-    assert text_of(sealed) == text.encode(errors="replace").decode()
+    SummarySeals(b"a key").check(sealed, "input")
+    assert summary_text(sealed) == text.encode(errors="replace").decode()
 
 
 def test_every_change_is_seen() -> None:
@@ -196,7 +196,7 @@ def test_every_change_is_seen() -> None:
 @pytest.mark.parametrize("other", [b"", b"another", b"a key "])
 def test_another_key_opens_nothing(other: bytes) -> None:
     with pytest.raises(BadRequest, match="another API key"):
-        Seals(other).check(SEALS.seal("Hi"), "input")
+        SummarySeals(other).check(SEALS.seal("Hi"), "input")
 
 
 # -- the chat --------------------------------------------------------------------------------

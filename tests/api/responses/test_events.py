@@ -226,7 +226,7 @@ def test_reasoning_is_sealed_when_it_was_asked_for() -> None:
 )
 def test_a_failure_ends_the_stream_and_keeps_what_has_come(error: Any, code: str) -> None:
     made = progress()
-    events: list[Any] = made.begin() + made.take(ChoiceDelta(0, (Text("Half"),)))
+    events: list[Any] = made.begin() + made.add(ChoiceDelta(0, (Text("Half"),)))
     events += made.fail(error)
     assert types(events[-5:]) == [
         "error",

@@ -1,7 +1,7 @@
 """Turns a request's items into their stored form, which the output has too, and makes ids.
 
 Stored items have an id and, but for compactions, a status; contents are lists of parts. Ids of
-items repeat the random part of their response's id.
+items repeat the random part of their response's id. `param` names a part of the request in errors.
 """
 
 import re
@@ -13,28 +13,29 @@ from omlx_server.api.responses import answers, schema
 from omlx_server.errors import BadRequest
 from omlx_server.images.source import url_of_input_image
 
-_RESPONSE = re.compile(r"resp_[0-9a-f]{32}")
-_ITEM = re.compile(r"[a-z]{1,8}_([0-9a-f]{32})[0-9a-f]{4}")
+_RESPONSE_ID = re.compile(r"resp_[0-9a-f]{32}")
+_ITEM_ID = re.compile(r"[a-z]{1,8}_([0-9a-f]{32})[0-9a-f]{4}")
 
 Find = Callable[[str], answers.InputItem]
 
 
 def new_response_id() -> str:
-    """Return a new response id with 128 random bits."""
     return f"resp_{secrets.token_hex(16)}"
 
 
 def is_response_id(text: str) -> bool:
-    return _RESPONSE.fullmatch(text) is not None
+    return _RESPONSE_ID.fullmatch(text) is not None
 
 
 def response_of(item_id: str) -> str | None:
     """Return the id of an item's response; None where this server made no such id."""
-    match = _ITEM.fullmatch(item_id)
+    match = _ITEM_ID.fullmatch(item_id)
     return f"resp_{match[1]}" if match else None
 
 
 class ItemIds:
+    """Makes the ids of a response's items."""
+
     def __init__(self, response_id: str) -> None:
         self._stem = response_id.removeprefix("resp_")
         self._count = 0
@@ -56,25 +57,25 @@ def stored_form(
     if given is None:
         return []
     if isinstance(given, str):
-        return [_message(schema.MessageItem(role="user", content=given), "input", ids)]
-    items = (_item(item, f"input.{i}", ids, find) for i, item in enumerate(given))
+        return [_message_form(schema.MessageItem(role="user", content=given), "input", ids)]
+    items = (_item_form(item, f"input.{i}", ids, find) for i, item in enumerate(given))
     return [item for item in items if item is not None]
 
 
-def _item(item: schema.Item, path: str, ids: ItemIds, find: Find) -> answers.InputItem | None:
+def _item_form(item: schema.Item, param: str, ids: ItemIds, find: Find) -> answers.InputItem | None:
     match item:
         case schema.MessageItem():
-            return _message(item, path, ids)
+            return _message_form(item, param, ids)
         case schema.CallItem():
-            id, function = item.id or ids.next("fc"), (item.name, item.namespace)
-            return call_shape(id, item.call_id, function, item.arguments)
+            id, tool = item.id or ids.next("fc"), (item.name, item.namespace)
+            return call_shape(id, item.call_id, tool, item.arguments)
         case schema.CustomCallItem():
             id, tool = item.id or ids.next("ctc"), (item.name, item.namespace)
             return call_shape(id, item.call_id, tool, item.input, is_custom=True)
         case schema.CallOutputItem():
-            return _output(item, path, ids)
+            return _output_form(item, param, ids)
         case schema.ReasoningItem():
-            return _reasoning(item, path, ids)
+            return _reasoning_form(item, param, ids)
         case schema.CompactionItem():
             return {
                 "id": item.id or ids.next("cmp"),
@@ -86,16 +87,16 @@ def _item(item: schema.Item, path: str, ids: ItemIds, find: Find) -> answers.Inp
     return None
 
 
-def _message(item: schema.MessageItem, path: str, ids: ItemIds) -> answers.MessageOfResponse:
-    path = f"{path}.content"
-    content: list[answers.InputText | answers.InputImage | answers.OutputText]
+def _message_form(item: schema.MessageItem, param: str, ids: ItemIds) -> answers.MessageOfResponse:
+    content_param = f"{param}.content"
+    content: list[answers.MessagePart]
     if item.role == "user":
-        content = [*_inputs(item.content, path)]
+        content = [*_input_parts(item.content, content_param)]
     elif item.role == "assistant":
-        texts = part_texts(item.content, path)
+        texts = _part_texts(item.content, content_param)
         content = [answers.OutputText(type="output_text", text=t, annotations=[]) for t in texts]
     else:
-        content = [_input_text(text) for text in part_texts(item.content, path)]
+        content = [_input_text(text) for text in _part_texts(item.content, content_param)]
     return {
         "id": item.id or ids.next("msg"),
         "type": "message",
@@ -105,8 +106,8 @@ def _message(item: schema.MessageItem, path: str, ids: ItemIds) -> answers.Messa
     }
 
 
-def _output(item: schema.CallOutputItem, path: str, ids: ItemIds) -> answers.CallOutputOfResponse:
-    parts = _inputs(item.output, f"{path}.output")
+def _output_form(item: schema.CallOutputItem, param: str, ids: ItemIds) -> answers.InputItem:
+    parts = _input_parts(item.output, f"{param}.output")
     texts = [part["text"] for part in parts if part["type"] == "input_text"]
     return {
         "id": item.id or ids.next("fco"),
@@ -117,9 +118,9 @@ def _output(item: schema.CallOutputItem, path: str, ids: ItemIds) -> answers.Cal
     }
 
 
-def _reasoning(item: schema.ReasoningItem, path: str, ids: ItemIds) -> answers.ReasoningOfResponse:
-    summary = part_texts(item.summary or [], f"{path}.summary")
-    content = part_texts(item.content or [], f"{path}.content")
+def _reasoning_form(item: schema.ReasoningItem, param: str, ids: ItemIds) -> answers.InputItem:
+    summary = _part_texts(item.summary or [], f"{param}.summary")
+    content = _part_texts(item.content or [], f"{param}.content")
     return reasoning_shape(
         item.id or ids.next("rs"), summary, content, item.encrypted_content, "completed"
     )
@@ -161,16 +162,16 @@ def reasoning_shape(
     return shape
 
 
-def _inputs(content: schema.Content, path: str) -> list[answers.InputText | answers.InputImage]:
+def _input_parts(content: schema.Content, param: str) -> list[answers.InputPart]:
     if isinstance(content, str):
         return [_input_text(content)]
-    return [_input(part, f"{path}.{i}") for i, part in enumerate(content)]
+    return [_input_part(part, f"{param}.{i}") for i, part in enumerate(content)]
 
 
-def _input(part: schema.ContentPart, path: str) -> answers.InputText | answers.InputImage:
+def _input_part(part: schema.ContentPart, param: str) -> answers.InputPart:
     if part.type != "input_image":
-        return _input_text(_part_text(part, path))
-    url = url_of_input_image(part.model_dump(exclude_none=True), param=path)
+        return _input_text(_part_text(part, param))
+    url = url_of_input_image(part.model_dump(exclude_none=True), param=param)
     return answers.InputImage(type="input_image", image_url=url, detail=part.detail or "auto")
 
 
@@ -178,43 +179,40 @@ def _input_text(text: str) -> answers.InputText:
     return answers.InputText(type="input_text", text=text)
 
 
-def part_texts(content: schema.Content, path: str) -> list[str]:
-    """Raises BadRequest for a part without text; `path` names the content."""
+def _part_texts(content: schema.Content, param: str) -> list[str]:
     if isinstance(content, str):
         return [content]
-    return [_part_text(part, f"{path}.{i}") for i, part in enumerate(content)]
+    return [_part_text(part, f"{param}.{i}") for i, part in enumerate(content)]
 
 
-def _part_text(part: schema.ContentPart, path: str) -> str:
+def _part_text(part: schema.ContentPart, param: str) -> str:
     text = part.refusal if part.type == "refusal" else part.text
-    is_text = part.type == "refusal" or part.type == "text" or part.type.endswith("_text")
     if part.type == "input_image":
-        raise BadRequest("only the user and tools may give images", param=path)
-    if not is_text:
-        raise BadRequest("messages may hold text and images only", param=path)
+        raise BadRequest("only the user and tools may give images", param=param)
+    if part.type not in ("text", "refusal") and not part.type.endswith("_text"):
+        raise BadRequest("messages may hold text and images only", param=param)
     if text is None:
-        raise BadRequest("text is missing", param=path)
+        raise BadRequest("text is missing", param=param)
     return text
 
 
-def page(
+def page_of_items(
     items: Iterable[answers.InputItem], limit: int, after: str | None, *, newest_first: bool
 ) -> answers.InputItemList:
-    """Return at most `limit` items, after the one with the id `after`. Raises BadRequest if no item
-    has that id."""
-    ordered = list(items)
+    """Return at most `limit` items after that with the id `after`. Raises BadRequest."""
+    following = list(items)
     if newest_first:
-        ordered.reverse()
+        following.reverse()
     if after is not None:
-        places = [i for i, item in enumerate(ordered) if item["id"] == after]
-        if not places:
+        ids = [item["id"] for item in following]
+        if after not in ids:
             raise BadRequest("there is no such item in this response", param="after")
-        ordered = ordered[places[0] + 1 :]
-    items = ordered[:limit]
+        following = following[ids.index(after) + 1 :]
+    shown = following[:limit]
     return {
         "object": "list",
-        "data": items,
-        "first_id": items[0]["id"] if items else "",
-        "last_id": items[-1]["id"] if items else "",
-        "has_more": len(ordered) > limit,
+        "data": shown,
+        "first_id": shown[0]["id"] if shown else "",
+        "last_id": shown[-1]["id"] if shown else "",
+        "has_more": len(following) > limit,
     }

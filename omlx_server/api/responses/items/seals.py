@@ -9,58 +9,65 @@ import hmac
 
 from omlx_server.errors import BadRequest
 
-_REASONING = "omlx1."
-_PREFIX = "omlxc1."
-_MAC = 32  # bytes of a SHA-256
+_REASONING_PREFIX = "omlx1."
+_SUMMARY_PREFIX = "omlxc1."
+_MAC_BYTES = 32  # of a SHA-256
 
 
 def seal_reasoning(text: str) -> str:
-    return _REASONING + base64.urlsafe_b64encode(text.encode(errors="replace")).decode()
+    return _REASONING_PREFIX + base64.urlsafe_b64encode(text.encode(errors="replace")).decode()
 
 
 def unseal_reasoning(sealed: str) -> str:
     """Return the text; "" if it is damaged or from another server."""
-    if not sealed.startswith(_REASONING):
+    if not sealed.startswith(_REASONING_PREFIX):
         return ""
+    encoded = sealed.removeprefix(_REASONING_PREFIX)
     try:
-        return base64.b64decode(sealed[len(_REASONING) :], altchars=b"-_", validate=True).decode()
+        return base64.b64decode(encoded, altchars=b"-_", validate=True).decode()
     except ValueError:
         return ""
 
 
-class Seals:
+class SummarySeals:
+    """Seals the summaries of compactions with one API key."""
+
     def __init__(self, key: bytes) -> None:
         self._key = key
 
     def seal(self, text: str) -> str:
         data = text.encode(errors="replace")
-        return _PREFIX + base64.urlsafe_b64encode(self._mac(data) + data).decode()
+        return _SUMMARY_PREFIX + base64.urlsafe_b64encode(self._mac_of(data) + data).decode()
 
     def check(self, sealed: str, param: str) -> None:
         """Raise BadRequest if `sealed` is damaged or was sealed with another key."""
-        whole = _decoded(sealed)
-        if whole is None or not hmac.compare_digest(self._mac(whole[_MAC:]), whole[:_MAC]):
+        mac, data = _decode(sealed)
+        if not hmac.compare_digest(self._mac_of(data), mac):
             raise BadRequest(
                 "a compaction can't be read: it is damaged, or was made with another API key or by "
                 "another server",
                 param=param,
             )
 
-    def _mac(self, data: bytes) -> bytes:
+    def _mac_of(self, data: bytes) -> bytes:
         return hmac.digest(self._key, b"compaction\0" + data, "sha256")
 
 
-def text_of(sealed: str) -> str:
+def summary_text(sealed: str) -> str:
     """Return the text of a checked summary."""
-    whole = _decoded(sealed)
-    return "" if whole is None else whole[_MAC:].decode(errors="replace")
+    _, data = _decode(sealed)
+    return data.decode(errors="replace")
 
 
-def _decoded(sealed: str) -> bytes | None:
-    """Return the MAC and the text; None if malformed."""
+def _decode(sealed: str) -> tuple[bytes, bytes]:
+    """Return the MAC, which is empty if `sealed` is malformed, and the text."""
+    encoded = sealed.removeprefix(_SUMMARY_PREFIX)
     try:
-        whole = base64.b64decode(sealed.removeprefix(_PREFIX), altchars=b"-_", validate=True)
+        decoded = base64.b64decode(encoded, altchars=b"-_", validate=True)
     except ValueError:
-        return None
-    again = _PREFIX + base64.urlsafe_b64encode(whole).decode()
-    return whole if again == sealed and len(whole) >= _MAC else None
+        return b"", b""
+    # Other spellings of the same bytes are refused.
+    canonical = _SUMMARY_PREFIX + base64.urlsafe_b64encode(decoded).decode()
+    if sealed != canonical or len(decoded) < _MAC_BYTES:
+        return b"", b""
+    return decoded[:_MAC_BYTES], decoded[_MAC_BYTES:]

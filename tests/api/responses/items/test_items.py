@@ -8,8 +8,18 @@ from hypothesis import strategies as st
 from openai.types.responses import ResponseItem
 
 from omlx_server.api.responses.answers import InputItem
-from omlx_server.api.responses.items.items import ItemIds, page, response_of, stored_form
-from omlx_server.api.responses.items.messages import Message, chat_messages, image_chars, with_gaps
+from omlx_server.api.responses.items.items import (
+    ItemIds,
+    page_of_items,
+    response_of,
+    stored_form,
+)
+from omlx_server.api.responses.items.messages import (
+    Message,
+    chat_messages,
+    image_chars,
+    join_contents,
+)
 from omlx_server.api.responses.items.seals import seal_reasoning, unseal_reasoning
 from omlx_server.api.responses.tool_names import ToolNames
 from omlx_server.errors import BadRequest
@@ -204,8 +214,8 @@ def test_a_detail_that_is_not_given_is_auto() -> None:
 def test_contents_with_images_are_joined_with_gaps() -> None:
     text = {"type": "text", "text": "a"}
     gap = {"type": "text", "text": "\n\n"}
-    assert with_gaps(["a", "b"]) == "a\n\nb"
-    assert with_gaps(["a", [SHOWN], "a"]) == [text, gap, SHOWN, gap, text]
+    assert join_contents(["a", "b"]) == "a\n\nb"
+    assert join_contents(["a", [SHOWN], "a"]) == [text, gap, SHOWN, gap, text]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +250,7 @@ def test_pages_together_are_all_items(count: int, limit: int, newest_first: bool
     more = True
     while more:
         after = seen[-1]["id"] if seen else None
-        answer = page(items, limit, after, newest_first=newest_first)
+        answer = page_of_items(items, limit, after, newest_first=newest_first)
         found, more = answer["data"], answer["has_more"]
         ends = (found[0]["id"], found[-1]["id"]) if found else ("", "")
         assert (answer["first_id"], answer["last_id"]) == ends
@@ -251,7 +261,7 @@ def test_pages_together_are_all_items(count: int, limit: int, newest_first: bool
 
 def test_a_page_after_a_stranger_is_refused() -> None:
     with pytest.raises(BadRequest):
-        page([compacted("a")], 1, "b", newest_first=False)
+        page_of_items([compacted("a")], 1, "b", newest_first=False)
 
 
 def _reasoning(text: str) -> dict[str, str]:

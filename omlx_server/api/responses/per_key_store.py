@@ -1,7 +1,7 @@
-"""One client's stored responses, and the conversations that go on from them.
+"""The stored responses of one API key, and the conversations that go on from them.
 
-The name of a response in the store is an HMAC of its id with the client's API key, so no key finds
-another's. Stored data is validated, as files may be damaged or foreign.
+A key finds its own responses only: the name of one in the store is an HMAC of its id with the key.
+Stored data is validated, as files may be damaged or foreign.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from typing_extensions import TypedDict
 from omlx_server.api.access.guard import key_of
 from omlx_server.api.access.tenant import client_of
 from omlx_server.api.context import context_of
-from omlx_server.api.response_store.store import Damaged, Store
+from omlx_server.api.response_store.store import DamagedResponse, ResponseStore
 from omlx_server.api.responses.answers import InputItem, Response
 from omlx_server.api.responses.items.items import ItemIds, is_response_id, response_of, stored_form
-from omlx_server.api.responses.items.seals import Seals
+from omlx_server.api.responses.items.seals import SummarySeals
 from omlx_server.api.responses.schema import PromptFields, ReferenceItem
 from omlx_server.errors import ItemNotFound, PreviousResponseNotFound
 
@@ -36,42 +36,42 @@ class Stored(TypedDict):
 
 
 _STORED = TypeAdapter(Stored)
-_ADDED = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+_FIELDS_ADDED_LATER = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
-class Shelf:
-    """The stored responses of the client with the API key `key`; async methods use worker threads.
+class PerKeyStore:
+    """The part of `store` that the API key `key` can reach; async methods use worker threads.
 
     `on_damage` gets the reason when a response is unusable; any thread. Responses count as those of
-    `owner`.
+    `owner` when the store is full.
     """
 
     def __init__(
-        self, store: Store, key: str, on_damage: Callable[[str], None], owner: bytes = b""
+        self, store: ResponseStore, key: str, on_damage: Callable[[str], None], owner: bytes = b""
     ) -> None:
-        self.keeps = store.keeps
+        self.is_enabled = store.is_enabled
         self._store = store
         self._key = key.encode()
         self._owner = owner
-        self.seals = Seals(self._key)
+        self.seals = SummarySeals(self._key)
         self._on_damage = on_damage
 
     async def put(self, stored: Stored) -> None:
         await asyncio.to_thread(self._put, stored)
 
     async def get(self, id: str) -> Stored | None:
-        """Return a stored response; None if missing or damaged."""
+        """Return a stored response; None if it is missing, damaged or another key's."""
         if not is_response_id(id):
             return None
         return await asyncio.to_thread(self._get, id)
 
     async def delete(self, id: str) -> bool:
-        return is_response_id(id) and await asyncio.to_thread(self._store.delete, self._name(id))
+        return is_response_id(id) and await asyncio.to_thread(self._store.delete, self._name_of(id))
 
-    async def item(self, id: str) -> InputItem:
+    async def find_item(self, id: str) -> InputItem:
         """Return an item of any of the client's stored responses. Raises ItemNotFound."""
-        owner = response_of(id)
-        stored = await self.get(owner) if owner else None
+        response_id = response_of(id)
+        stored = await self.get(response_id) if response_id else None
         for item in _conversation_of(stored) if stored else ():
             if item["id"] == id:
                 return item
@@ -80,13 +80,13 @@ class Shelf:
             param="input",
         )
 
-    async def conversation(self, body: PromptFields, ids: ItemIds) -> list[InputItem]:
+    async def read_conversation(self, body: PromptFields, ids: ItemIds) -> list[InputItem]:
         """Return the items of the previous response's conversation, then the request's own.
 
         Raises PreviousResponseNotFound and ItemNotFound, and BadRequest if an item holds no text or
         a compaction is damaged.
         """
-        before: list[InputItem] = []
+        earlier: list[InputItem] = []
         if body.previous_response_id is not None:
             stored = await self.get(body.previous_response_id)
             if stored is None:
@@ -95,29 +95,29 @@ class Shelf:
                     "go for newer ones",
                     param="previous_response_id",
                 )
-            before = _conversation_of(stored)
+            earlier = _conversation_of(stored)
         inputs = body.input if isinstance(body.input, list) else []
-        references = {item.id for item in inputs if isinstance(item, ReferenceItem)}
-        named = {id: await self.item(id) for id in sorted(references)}
-        items = before + await asyncio.to_thread(stored_form, body.input, ids, named.__getitem__)
-        for item in items:
+        reference_ids = {item.id for item in inputs if isinstance(item, ReferenceItem)}
+        referenced = {id: await self.find_item(id) for id in sorted(reference_ids)}
+        own = await asyncio.to_thread(stored_form, body.input, ids, referenced.__getitem__)
+        for item in earlier + own:
             if item["type"] == "compaction":
                 self.seals.check(item["encrypted_content"], "input")
-        return items
+        return earlier + own
 
     def _put(self, stored: Stored) -> None:
-        self._store.put(self._name(stored["response"]["id"]), orjson.dumps(stored), self._owner)
+        self._store.put(self._name_of(stored["response"]["id"]), orjson.dumps(stored), self._owner)
 
     def _get(self, id: str) -> Stored | None:
         try:
-            data = self._store.get(self._name(id), self._owner)
-            return None if data is None else _of_bytes(data, id)
-        except Damaged as error:
+            data = self._store.get(self._name_of(id), self._owner)
+            return None if data is None else _parse_stored(data, id)
+        except DamagedResponse as error:
             _log.warning("%s", error)
             self._on_damage(error.reason)
             return None
 
-    def _name(self, id: str) -> str:
+    def _name_of(self, id: str) -> str:
         return hmac.digest(self._key, id.encode(), "sha256").hex()
 
 
@@ -125,38 +125,38 @@ def _conversation_of(stored: Stored) -> list[InputItem]:
     return [*stored["input"], *stored["response"]["output"]]
 
 
-def _bring_up_to_date(shape: Any) -> None:
-    """Update the record of an earlier version of this server."""
-    response = shape.get("response") if isinstance(shape, dict) else None
+def _parse_stored(data: bytes, id: str) -> Stored:
+    try:
+        record = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise DamagedResponse("no_json") from None
+    _upgrade_record(record)
+    try:
+        _STORED.validate_python(record, strict=True)
+    except (ValidationError, RecursionError):
+        raise DamagedResponse("wrong_fields") from None
+    stored: Stored = record
+    if stored["response"]["id"] != id:
+        raise DamagedResponse("another")
+    return stored
+
+
+def _upgrade_record(record: Any) -> None:
+    """Give the record of an earlier version of this server its present form."""
+    response = record.get("response") if isinstance(record, dict) else None
     if not isinstance(response, dict):
         return
-    shape["response"] = _ADDED | response
-    for items in (response.get("output"), shape.get("input")):
+    record["response"] = _FIELDS_ADDED_LATER | response
+    for items in (response.get("output"), record.get("input")):
         for item in items if isinstance(items, list) else ():
             if isinstance(item, dict) and item.get("encrypted_content", "") is None:
                 del item["encrypted_content"]
 
 
-def _of_bytes(data: bytes, id: str) -> Stored:
-    try:
-        shape = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        raise Damaged("no_json") from None
-    _bring_up_to_date(shape)
-    try:
-        _STORED.validate_python(shape, strict=True)
-    except (ValidationError, RecursionError):
-        raise Damaged("wrong_fields") from None
-    stored: Stored = shape
-    if stored["response"]["id"] != id:
-        raise Damaged("another")
-    return stored
-
-
-def shelf_of(request: Request) -> Shelf:
-    """Return the shelf of a request's client. Without API keys all clients share one, and each
-    address has a share of the store."""
+def per_key_store_of(request: Request) -> PerKeyStore:
+    """Return the store of the request's API key. Without API keys all clients share one, and each
+    address has a share of the room."""
     context = context_of(request)
     key = key_of(request.headers) if context.api_keys else ""
-    damaged = context.metrics.response_damaged
-    return Shelf(context.responses, key, damaged, client_of(request))
+    count_damage = context.metrics.response_damaged
+    return PerKeyStore(context.responses, key, count_damage, client_of(request))

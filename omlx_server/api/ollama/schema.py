@@ -20,11 +20,11 @@ Images = Annotated[list[Text], Field(max_length=1000)]
 """Each as base64."""
 Format = Literal["", "json"] | JsonObject
 """JSON of any form, or a JSON schema; "" for free text."""
-Level = Literal["low", "medium", "high", "max"]
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
-_DURATION = re.compile(rf"([+-]?)((?:{_PART})+)")
-_NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?")
+ThinkLevel = Literal["low", "medium", "high", "max"]
+_UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_NUMBER_WITH_UNIT = r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
+_DURATION = re.compile(rf"([+-]?)((?:{_NUMBER_WITH_UNIT})+)")
+_PLAIN_NUMBER = re.compile(r"[+-]?\d+(?:\.\d*)?")
 _Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
@@ -83,7 +83,7 @@ class WrittenRequest(EngineFields):
     format: Format | None = None
     options: Options | None = None
     keep_alive: KeepAlive | None = None
-    think: bool | Level | None = None
+    think: bool | ThinkLevel | None = None
     truncate: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -144,22 +144,23 @@ class PullRequest(ShowRequest):
     stream: bool | None = None
 
 
-def seconds_of(keep_alive: KeepAlive | None) -> float | None:
+def keep_alive_seconds(keep_alive: KeepAlive | None) -> float | None:
     """Return seconds, infinity for negative ones; None for None. Raises BadRequest for a text that
     is no duration in Go's form."""
     if keep_alive is None:
         return None
-    seconds = _parsed(keep_alive) if isinstance(keep_alive, str) else keep_alive
+    seconds = _parse_duration(keep_alive) if isinstance(keep_alive, str) else keep_alive
     return math.inf if seconds < 0 else seconds
 
 
-def _parsed(text: str) -> float:
-    if _NUMBER.fullmatch(text):
+def _parse_duration(text: str) -> float:
+    if _PLAIN_NUMBER.fullmatch(text):
         return float(text)
     match = _DURATION.fullmatch(text)
     if match is None:
         raise BadRequest(
             'keep_alive must be seconds, or a duration such as "5m" or "1h30m"', param="keep_alive"
         )
-    seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, match[2]))
-    return -seconds if match[1] == "-" else seconds
+    sign, parts = match[1], re.findall(_NUMBER_WITH_UNIT, match[2])
+    seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in parts)
+    return -seconds if sign == "-" else seconds
