@@ -1,5 +1,4 @@
-"""The only code that computes with MLX, all on the mlx thread. Importing it loads the fast BLAS,
-which must happen before MLX is loaded."""
+"""The only code that computes with MLX, on the mlx thread. It loads the fast BLAS before MLX."""
 
 from omlx_server.compute.hardware import blas
 

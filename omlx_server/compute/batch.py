@@ -1,8 +1,6 @@
-"""The live batch: rows that decode together. Rows join and leave between steps.
-
-Invariants: `rows`, the newest tokens [B] and the rows of every cache are in the same order. A lone
-first row keeps its solo caches. Recurrent rows without a state yet come last, in their own caches.
-"""
+"""The rows that decode together, which join and leave between steps. Invariants: `rows`, the newest
+tokens [B] and the rows of every cache are in the same order. A lone first row keeps its solo
+caches. Recurrent rows without a state yet come last, in their own caches."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,17 +24,25 @@ from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.prefill import Prefilled
 from omlx_server.compute.sampler import Sampled, SamplingRow, sample, unsampled
-from omlx_server.compute.verify import Feed, Verifying, feeds_of, sample_fed, tokens_of
+from omlx_server.compute.verify import (
+    Feed,
+    VerifyingDecode,
+    make_feeds,
+    sample_after_each,
+    tokens_to_feed,
+)
 from omlx_server.compute.vision.entering import behind
 from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.request import SampledRow
 from omlx_server.core.step import SequenceId
 
-Decoded = Sampled | Verifying
+Decoded = Sampled | VerifyingDecode
 NO_DRAFTS: Mapping[Any, Any] = MappingProxyType({})
 
 
 class LiveBatch:
+    """The live rows, their caches, and the drafter if the model has one."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -46,31 +52,31 @@ class LiveBatch:
         adapters: AdapterStore | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Only the first of several `ranks` samples."""
-        self._ranks = ranks
+        self._ranks = ranks  # only the first of several samples
         self._adapters = adapters or AdapterStore()
         self._model = model
         self._vocab = vocab
         self._runs = Runs() if runs is None else runs
         self._block_size = block_size
-        self._caches: Caches = []
-        self._beginners: Prefilled | None = None
+        self.caches: Caches = []
+        self._stateless: Prefilled | None = None  # recurrent rows that have no state yet
         self._recurrent = cache_ops.is_recurrent(cache_ops.new_caches(model))
         self._target = members(model)[0]
-        self._own = model.own_caches if isinstance(model, Pair | Headed) else None
+        # The drafter's caches follow the target's.
+        self._target_count = model.own_caches if isinstance(model, Pair | Headed) else None
         self._drafter = _drafter_of(model, vocab)
         self._hidden: mx.array | None = None  # of the newest decode, where the drafter needs it
         self.drafted: Drafted | None = None  # of the newest decode
         self.clear()
 
     def clear(self) -> None:
-        cache_ops.leave(self._caches)
-        if self._beginners is not None:
-            cache_ops.leave(self._beginners.caches)
+        cache_ops.hand_over(self.caches)
+        if self._stateless is not None:
+            cache_ops.hand_over(self._stateless.caches)
         self.rows: list[SamplingRow] = []
-        self._caches = []
+        self.caches = []
         self._solo = False
-        self._beginners = None
+        self._stateless = None
         self._tokens = mx.array([], dtype=mx.int32)
         self.has_newcomers = False
         if self._drafter is not None:
@@ -80,41 +86,37 @@ class LiveBatch:
     def ids(self) -> tuple[SequenceId, ...]:
         return tuple([row.id for row in self.rows])
 
-    def row_of(self, id: SequenceId) -> int | None:
+    def index_of(self, id: SequenceId) -> int | None:
         """Return a row's index; None when it is not live."""
         return next((i for i, row in enumerate(self.rows) if row.id == id), None)
 
-    def tokens(self, index: int) -> int:
+    def cached_tokens(self, index: int) -> int:
         return self.rows[index].position - 1
 
     @property
-    def caches(self) -> Caches:
-        return self._caches
+    def _target_caches(self) -> Caches:
+        return self.caches[: self._target_count]
 
     @property
-    def _decoding(self) -> Caches:
-        return self._caches[: self._own]
-
-    @property
-    def _drafting(self) -> Caches:
-        return self._caches[self._own :] if self._own is not None else []
+    def _drafter_caches(self) -> Caches:
+        return self.caches[self._target_count :] if self._target_count is not None else []
 
     def is_behind(self, id: SequenceId) -> bool:
-        index = self.row_of(id)
+        index = self.index_of(id)
         return index is not None and self._drafter is not None and self._drafter.is_behind(index)
 
     def catch_up(self) -> None:
         """Feed the drafter what rows decoded without it. Does not wait."""
-        if self._drafter is not None and not cache_ops.lost_rows(self._drafting):
-            self._drafter.catch_up(self._drafting)
+        if self._drafter is not None and not cache_ops.lost_rows(self._drafter_caches):
+            self._drafter.catch_up(self._drafter_caches)
 
     @property
     def nbytes(self) -> int:
-        return cache_ops.nbytes(self._caches) + sampler.nbytes(self.rows)
+        return cache_ops.nbytes(self.caches) + sampler.nbytes(self.rows)
 
     @property
-    def _begun(self) -> int:
-        return len(self.rows) - (len(self._beginners.joins) if self._beginners else 0)
+    def _begun_count(self) -> int:
+        return len(self.rows) - (len(self._stateless.joins) if self._stateless else 0)
 
     def drop(self, ids: Collection[SequenceId]) -> None:
         keep = [i for i, row in enumerate(self.rows) if row.id not in ids]
@@ -134,13 +136,13 @@ class LiveBatch:
         if not arrivals:
             return
         self.catch_up()
-        beginning = [arrival for arrival in arrivals if self._recurrent and arrival.begins]
+        stateless = [arrival for arrival in arrivals if self._recurrent and arrival.begins]
         for arrival in arrivals:
-            if arrival not in beginning:
+            if arrival not in stateless:
                 self._add_rows(arrival)
                 self._add_caches(arrival)
-        if beginning:
-            self._add_beginners(beginning)
+        if stateless:
+            self._add_stateless(stateless)
         if self._drafter is not None:
             self._drafter.add(sum(len(arrival.joins) for arrival in arrivals))
 
@@ -150,24 +152,24 @@ class LiveBatch:
         self.rows += [SamplingRow.of(join, self._vocab) for join in arrival.joins]
         self.has_newcomers = True
 
-    def _add_beginners(self, arrivals: Sequence[Prefilled]) -> None:
-        assert self._beginners is None, "a batch is decoded before others join"
+    def _add_stateless(self, arrivals: Sequence[Prefilled]) -> None:
+        assert self._stateless is None, "a batch is decoded before others join"
         if not self.rows and len(arrivals) == 1:
             self._add_rows(arrivals[0])
             self._add_caches(arrivals[0])
             return
-        solo = [arrival.caches for arrival in arrivals for _ in arrival.joins]
+        caches_of_rows = [arrival.caches for arrival in arrivals for _ in arrival.joins]
         joins = tuple(join for arrival in arrivals for join in arrival.joins)
-        merged = Prefilled(joins, cache_ops.merge(solo), solo=False)
-        alone = not self.rows
+        merged = Prefilled(joins, cache_ops.merge(caches_of_rows), solo=False)
+        was_empty = not self.rows
         self._add_rows(merged)
-        if alone:
+        if was_empty:
             self._add_caches(merged)
         else:
-            self._beginners = merged
+            self._stateless = merged
 
     @property
-    def constrained(self) -> bool:
+    def is_constrained(self) -> bool:
         """Whether a row's next token must be known before another is sampled."""
         return any(row.constraint is not None for row in self.rows)
 
@@ -177,31 +179,31 @@ class LiveBatch:
         asks: Mapping[SequenceId, int] = NO_DRAFTS,
     ) -> list[SampledRow]:
         """Decode once, and wait for the tokens."""
-        feeds = self.feeds(drafts, asks) if drafts or asks else []
-        return self.read(self.verify(feeds) if feeds else self.sample(self.feed()))
+        feeds = self.draft_feeds(drafts, asks) if drafts or asks else []
+        return self.read(self.verify(feeds) if feeds else self.sample(self.feed_newest()))
 
-    def feeds(
+    def draft_feeds(
         self, drafts: Mapping[SequenceId, Sequence[int]], asks: Mapping[SequenceId, int]
     ) -> list[Feed]:
         """Return each row's newest token and draft; empty without drafts. Waits for the drafter."""
         self.drafted = None
-        if asks and self._drafter is not None and self._beginners is None:
+        if asks and self._drafter is not None and self._stateless is None:
             counts = [asks.get(row.id, 0) for row in self.rows]
-            drafted = self._drafter.draft(self._tokens, self.rows, counts, self._drafting)
+            drafted = self._drafter.draft(self._tokens, self.rows, counts, self._drafter_caches)
             drafts = {**dict(zip(self.ids, drafted.tokens, strict=True)), **drafts}
             self.drafted = drafted
-        feeds = feeds_of(self.rows, drafts) if drafts and self._beginners is None else []
+        feeds = make_feeds(self.rows, drafts) if drafts and self._stateless is None else []
         return feeds if any(feed.draft for feed in feeds) else []
 
-    def feed(self) -> mx.array:
+    def feed_newest(self) -> mx.array:
         """Feed each row's newest token. Return logits [B, V], not launched."""
         self.has_newcomers = False
-        if self._beginners is not None:
-            return self._feed_beginners(self._beginners)
+        if self._stateless is not None:
+            return self._feed_in_two_parts(self._stateless)
         tokens = self._ranks.shared(self._tokens)[:, None]
-        logits = self._answer(tokens, self._decoding, self.rows)[:, -1, :]
+        logits = self._run_model(tokens, self._target_caches, self.rows)[:, -1, :]
         if self._drafter is not None:
-            self._drafter.stepped(self._tokens, self._hidden, self._drafting)
+            self._drafter.stepped(self._tokens, self._hidden, self._drafter_caches)
         return logits
 
     def sample(self, logits: mx.array) -> Sampled:
@@ -211,16 +213,16 @@ class LiveBatch:
         device.launch(sampled.arrays())
         return sampled
 
-    def verify(self, feeds: list[Feed]) -> Verifying:
+    def verify(self, feeds: list[Feed]) -> VerifyingDecode:
         """Launch a decode with drafts. Its tokens must be read before the next one."""
         self.has_newcomers = False
-        tokens = self._ranks.shared(tokens_of(self._tokens, feeds))
-        put_back = cache_ops.undo(self._decoding)
+        tokens = self._ranks.shared(tokens_to_feed(self._tokens, feeds))
+        put_back = cache_ops.prepare_undo(self._target_caches)
         lengths = [len(feed.states) for feed in feeds]
-        answer = partial(self._answer, rows=self.rows)
-        logits = cache_ops.forward_decoding(answer, tokens, lengths, self._decoding)
-        sampled = sample_fed(logits, feeds, samples=self._ranks.leads)
-        return Verifying(feeds, sampled, tokens, put_back, self._hidden)
+        forward = partial(self._run_model, rows=self.rows)
+        logits = cache_ops.forward_decoding(forward, tokens, lengths, self._target_caches)
+        sampled = sample_after_each(logits, feeds, samples=self._ranks.leads)
+        return VerifyingDecode(feeds, sampled, tokens, put_back, self._hidden)
 
     def read(self, decoded: Decoded) -> list[SampledRow]:
         """Wait for a decode's tokens, and take back wrong drafts. Call it once."""
@@ -230,142 +232,143 @@ class LiveBatch:
         self.accept(decoded, [row.accepted for row in rows], [row.tokens[-1].id for row in rows])
         return rows
 
-    def accept(self, verifying: Verifying, right: Sequence[int], newest: Sequence[int]) -> None:
-        """Keep of each row the `right` drafted tokens; `newest` is its next token."""
+    def accept(
+        self, verifying: VerifyingDecode, right: Sequence[int], newest: Sequence[int]
+    ) -> None:
+        """Keep each row's first right[i] drafted tokens, and feed newest[i] next."""
         self._ranks.accept(right, newest)
         tokens, feeds, put_back = verifying.tokens, verifying.feeds, verifying.put_back
         width = tokens.shape[1]
         excess = [width - 1 - count for count in right]
         self.rows = [feed.states[count] for feed, count in zip(feeds, right, strict=True)]
         if self._drafter is not None:
-            self._drafter.verified(tokens, verifying.hidden, right, self._drafting)
+            self._drafter.verified(tokens, verifying.hidden, right, self._drafter_caches)
         self._tokens = mx.array(list(newest), dtype=mx.int32)
-        if put_back and any(map(_rejects, feeds, right)):
-            self._compute_again(verifying, right)
+        # Recurrent states can't be shortened: where a draft was wrong, they go back and run again.
+        if put_back and any(map(_has_wrong_draft, feeds, right)):
+            self._recompute_accepted(verifying, right)
         elif any(excess):
-            cache_ops.cut_back(self._decoding, excess)
+            cache_ops.take_out_drafts(self._target_caches, excess)
 
-    def _compute_again(self, verifying: Verifying, right: Sequence[int]) -> None:
-        """Restore recurrent states after wrong drafts, and compute the right part. Waits."""
+    def _recompute_accepted(self, verifying: VerifyingDecode, right: Sequence[int]) -> None:
+        """Put rows with a wrong draft back, and feed them their accepted tokens again. Waits."""
         tokens, feeds = verifying.tokens, verifying.feeds
-        width = tokens.shape[1]
-        back = [_rejects(feed, count) for feed, count in zip(feeds, right, strict=True)]
-        padding = [width - len(feed.states) for feed in feeds]
-        for put in verifying.put_back:
-            put([width if bad else more for bad, more in zip(back, padding, strict=True)])
-        lengths = [1 + count if bad else 0 for bad, count in zip(back, right, strict=True)]
-        width, caches = max(lengths), self._decoding
-        answer = self._answering(self.rows)
-        cache_ops.forward_decoding(answer, tokens[:, :width], lengths, caches)
+        fed = tokens.shape[1]
+        is_wrong = [_has_wrong_draft(feed, count) for feed, count in zip(feeds, right, strict=True)]
+        padding = [fed - len(feed.states) for feed in feeds]
+        forgotten = [fed if bad else unused for bad, unused in zip(is_wrong, padding, strict=True)]
+        for put_back in verifying.put_back:
+            put_back(forgotten)
+        lengths = [1 + count if bad else 0 for bad, count in zip(is_wrong, right, strict=True)]
+        width, caches = max(lengths), self._target_caches
+        forward = self._forward_of(self.rows)
+        cache_ops.forward_decoding(forward, tokens[:, :width], lengths, caches)
         if min(lengths) < width:
-            cache_ops.cut_back(caches, [width - length for length in lengths])
+            cache_ops.take_out_drafts(caches, [width - length for length in lengths])
         cache_ops.evaluate(caches, wait=True)
 
-    def _answer(self, tokens: mx.array, cache: Caches, rows: Sequence[SamplingRow]) -> mx.array:
+    def _run_model(self, tokens: mx.array, cache: Caches, rows: Sequence[SamplingRow]) -> mx.array:
         if not isinstance(self._model, Headed):
-            return self._answering(rows)(tokens, cache=cache)
+            return self._forward_of(rows)(tokens, cache=cache)
         decode = self._adapters.adapted(self._model.decode, [row.adapter for row in rows])
         logits, self._hidden = decode(tokens, cache)
         return logits
 
-    def _answering(self, rows: Sequence[SamplingRow]) -> Callable[..., mx.array]:
+    def _forward_of(self, rows: Sequence[SamplingRow]) -> Callable[..., mx.array]:
         forward = behind(self._target, [row.shift for row in rows])
         for row in rows:
             if row.adapter is not None:  # else a step makes no call for adapters
                 return self._adapters.adapted(forward, [row.adapter for row in rows])
         return forward
 
-    def _feed_beginners(self, beginners: Prefilled) -> mx.array:
+    def _feed_in_two_parts(self, stateless: Prefilled) -> mx.array:
+        """Feed rows with and without a state apart, then make them one batch."""
         self.catch_up()
-        tokens, first = self._ranks.shared(self._tokens)[:, None], self._begun
-        parts = (slice(first), self._caches), (slice(first, None), beginners.caches)
+        tokens, begun = self._ranks.shared(self._tokens)[:, None], self._begun_count
+        parts = (slice(begun), self.caches), (slice(begun, None), stateless.caches)
         logits, hidden = list[mx.array](), list[mx.array]()
         for rows, caches in parts:
             if isinstance(self._model, Pair):
-                answer = self._model(tokens[rows], caches, self._answering(self.rows[rows]))
+                part = self._model(tokens[rows], caches, self._forward_of(self.rows[rows]))
             else:
-                answer = self._answer(tokens[rows], caches[: self._own], self.rows[rows])
-            logits.append(answer[:, -1, :])
+                part = self._run_model(tokens[rows], caches[: self._target_count], self.rows[rows])
+            logits.append(part[:, -1, :])
             hidden += [self._hidden] if self._hidden is not None else []
-        self._beginners = None
-        self._add_caches(beginners)
+        self._stateless = None
+        self._add_caches(stateless)
         if hidden and self._drafter is not None:
-            self._drafter.stepped(self._tokens, mx.concatenate(hidden), self._drafting)
+            self._drafter.stepped(self._tokens, mx.concatenate(hidden), self._drafter_caches)
         return mx.concatenate(logits)
 
     def _add_caches(self, arrival: Prefilled) -> None:
         count = len(arrival.joins)
-        if not self._caches and count == 1 and arrival.solo:
+        if not self.caches and count == 1 and arrival.solo:
             cache_ops.begin_decode(arrival.caches)
-            self._caches, self._solo = arrival.caches, True
+            self.caches, self._solo = arrival.caches, True
             return
-        layers = self._caches or [None] * len(arrival.caches)
-        incoming = self._forked(arrival) if arrival.solo else [arrival.caches]
-        joining = _join_layers(layers, incoming, own_solo=self._solo, solo=arrival.solo)
-        cache_ops.compute_rearranged(joining)
-        self._caches, self._solo = layers, False
+        layers = self.caches or [None] * len(arrival.caches)
+        incoming = self._fork_arrival(arrival) if arrival.solo else [arrival.caches]
+        merged = _merge_layers(layers, incoming, own_solo=self._solo, solo=arrival.solo)
+        cache_ops.compute_rearranged(merged)
+        self.caches, self._solo = layers, False
 
-    def _forked(self, arrival: Prefilled) -> list[Caches]:
+    def _fork_arrival(self, arrival: Prefilled) -> list[Caches]:
         count, caches = len(arrival.joins), arrival.caches[:]
         arrival.caches.clear()
         if count == 1:
             return [caches]
         length = len(arrival.joins[0].context) - 1
         boundary = length // self._block_size * self._block_size
-        return cache_ops.forked(caches, count, boundary, self._runs)
+        return cache_ops.fork(caches, count, boundary, self._runs)
 
     def _keep_rows(self, rows: Sequence[int]) -> None:
-        first = self._begun
-        if self._beginners is not None:
-            late = [row - first for row in rows if row >= first]
-            if not late:
-                cache_ops.leave(self._beginners.caches)
-            self._beginners = self._beginners.only(late) if late else None
-        rows = [row for row in rows if row < first]
-        if not rows:
-            assert self._beginners is not None
-            cache_ops.leave(self._caches)
-            self._caches, self._solo = self._beginners.caches, False
-            self._beginners = None
+        begun = self._begun_count
+        if self._stateless is not None:
+            staying = [row - begun for row in rows if row >= begun]
+            if not staying:
+                cache_ops.hand_over(self._stateless.caches)
+            self._stateless = self._stateless.keep_rows(staying) if staying else None
+        staying_begun = [row for row in rows if row < begun]
+        if not staying_begun:
+            assert self._stateless is not None
+            cache_ops.hand_over(self.caches)
+            self.caches, self._solo = self._stateless.caches, False
+            self._stateless = None
             return
-        if len(rows) < first:
-            cache_ops.keep_rows(self._caches, rows)
-            cache_ops.compute_rearranged(self._caches)
+        if len(staying_begun) < begun:
+            cache_ops.keep_rows(self.caches, staying_begun)
+            cache_ops.compute_rearranged(self.caches)
 
 
 def _drafter_of(model: nn.Module, vocab: int) -> Drafter | None:
-    match model:
-        case Pair():
-            return ModelDrafter(model, vocab)
-        case Headed():
-            return HeadsDrafter(model)
-    return None
+    if isinstance(model, Pair):
+        return ModelDrafter(model, vocab)
+    return HeadsDrafter(model) if isinstance(model, Headed) else None
 
 
-def _join_layers(
+def _merge_layers(
     layers: Caches, incoming: list[Caches], *, own_solo: bool, solo: bool
 ) -> Iterator[Cache]:
     for number in range(len(layers)):
-        layers[number] = _joined(layers, incoming, number, own_solo=own_solo, solo=solo)
+        layers[number] = _merge_layer(layers, incoming, number, own_solo=own_solo, solo=solo)
         yield layers[number]
 
 
-def _joined(
+def _merge_layer(
     layers: Caches, incoming: list[Caches], number: int, *, own_solo: bool, solo: bool
 ) -> Cache:
-    """Return one layer's merged cache. The old caches leave their lists, so that their memory is
-    freed once copied."""
-    layer, layers[number] = layers[number], None
-    same_layer = [caches[number] for caches in incoming]
+    """Return one layer's merged cache. The old ones leave their lists, to be freed once copied."""
+    own, layers[number] = layers[number], None
+    joining = [caches[number] for caches in incoming]
     for caches in incoming:
         caches[number] = None
-    joining = same_layer[0].merge(same_layer) if solo else same_layer[0]
-    if layer is None:
-        return joining
-    layer = layer.merge([layer]) if own_solo else layer
-    layer.extend(joining)
-    return layer
+    joining_batch = joining[0].merge(joining) if solo else joining[0]
+    if own is None:
+        return joining_batch
+    batch = own.merge([own]) if own_solo else own
+    batch.extend(joining_batch)
+    return batch
 
 
-def _rejects(feed: Feed, right: int) -> bool:
+def _has_wrong_draft(feed: Feed, right: int) -> bool:
     return right < len(feed.draft)

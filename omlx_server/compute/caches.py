@@ -48,40 +48,43 @@ def is_recurrent(caches: Caches) -> bool:
     return any(codec_of(leaf).recurrent for leaf in leaves(caches))
 
 
-def verifies(caches: Caches, *, stops_at_row_ends: bool = False) -> DraftVerification:
-    """Return when rows with such caches can verify drafts: never where a decode leaves other
-    caches than a prefill; recurrent states only alone, unless they stop at row ends."""
+def draft_verification(caches: Caches, *, stops_at_row_ends: bool = False) -> DraftVerification:
+    """Return when rows with such caches can verify drafts."""
     codecs = [(codec_of(leaf), leaf) for leaf in leaves(caches)]
+    # Drafted tokens must leave the caches as a prefill would.
     if not all(codec.stores_decoded for codec, _ in codecs):
         return DraftVerification.NEVER
-    if can_cut_back(caches):
-        return DraftVerification.ALWAYS if cuts_rows_apart(caches) else DraftVerification.ALONE
-    if not all(codec.undo(leaf) is not None for codec, leaf in codecs):
+    if can_take_out_drafts(caches):
+        several_rows = can_take_out_by_row(caches)
+    elif all(codec.prepare_undo(leaf) is not None for codec, leaf in codecs):
+        several_rows = stops_at_row_ends
+    else:
         return DraftVerification.NEVER
-    return DraftVerification.ALWAYS if stops_at_row_ends else DraftVerification.ALONE
+    return DraftVerification.ALWAYS if several_rows else DraftVerification.ALONE
 
 
-def cuts_rows_apart(caches: Caches) -> bool:
+def can_take_out_by_row(caches: Caches) -> bool:
+    """Return whether rows can take back different numbers of drafts."""
     codecs, has_states = [codec_of(leaf) for leaf in leaves(caches)], is_recurrent(caches)
-    return all(
-        codec.recurrent or (codec.cuts_rows_cheaply and (codec.puts_rows_back or not has_states))
+    return all(  # states go back row by row, and then the caches beside them must do so too
+        codec.recurrent or (codec.takes_out_by_row and (codec.undoes_by_row or not has_states))
         for codec in codecs
     )
 
 
-def can_cut_back(caches: Caches) -> bool:
-    return all(codec_of(leaf).cuts_back for leaf in leaves(caches))
+def can_take_out_drafts(caches: Caches) -> bool:
+    return all(codec_of(leaf).takes_out_drafts for leaf in leaves(caches))
 
 
-def undo(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
+def prepare_undo(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
     """Return functions that undo the next forward: row i forgets its last counts[i] tokens, all
-    or its padding. Empty where `cut_back` suffices."""
-    return [] if can_cut_back(caches) else undo_all(caches)
+    or its padding. Empty where `take_out_drafts` suffices."""
+    return [] if can_take_out_drafts(caches) else prepare_undo_of_several(caches)
 
 
-def undo_all(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
+def prepare_undo_of_several(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
     """Return functions that undo all forwards from now on, given their number of tokens."""
-    undos = [codec_of(leaf).undo(leaf) for leaf in leaves(caches)]
+    undos = [codec_of(leaf).prepare_undo(leaf) for leaf in leaves(caches)]
     assert all(undos), "these caches can't verify drafts"
     return [put_back for put_back in undos if put_back is not None]
 
@@ -89,8 +92,8 @@ def undo_all(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
 def forward_decoding(
     model: Callable[..., mx.array], tokens: mx.array, lengths: Sequence[int], caches: Caches
 ) -> mx.array:
-    """Return logits [B, T, V] for `tokens` int [B, T], padded after lengths[i]. All caches but
-    recurrent states take in padding."""
+    """Return logits [B, T, V] for `tokens` int [B, T], padded after lengths[i]. Recurrent states
+    take in no padding, all other caches do."""
     for leaf in leaves(caches):
         codec_of(leaf).begin_verify(leaf, lengths, tokens.shape[1])
     logits = model(tokens, cache=caches)
@@ -99,13 +102,12 @@ def forward_decoding(
     return logits
 
 
-def cut_back(caches: Caches, counts: Sequence[int]) -> None:
-    """Forget row i's last counts[i] tokens, fewer than the newest forward; not of recurrent
-    states."""
+def take_out_drafts(caches: Caches, counts: Sequence[int]) -> None:
+    """Take row i's last counts[i] tokens, drafts or padding, out of all but recurrent states."""
     for leaf in leaves(caches):
         codec = codec_of(leaf)
-        if codec.cuts_back:
-            codec.cut_back(leaf, counts)
+        if codec.takes_out_drafts:
+            codec.take_out_drafts(leaf, counts)
 
 
 def begin_decode(caches: Caches) -> None:
@@ -113,52 +115,53 @@ def begin_decode(caches: Caches) -> None:
         codec_of(leaf).begin_decode(leaf)
 
 
-def forked(caches: Caches, count: int, boundary: int, runs: Runs) -> list[Caches]:
+def fork(caches: Caches, count: int, boundary: int, runs: Runs) -> list[Caches]:
     """Return solo caches of `count` sequences, which share the tokens before `boundary` if many."""
-    shared = [leaf for leaf in _referring(caches) if not leaf.empty()]
+    shared = [leaf for leaf in _leaves_of_ours(caches) if not leaf.empty()]
     if not shared or boundary - shared[0].first <= runs.least:
-        return [caches, *(replaced(caches, _twin) for _ in range(count - 1))]
+        return [caches, *(replaced(caches, _copy_if_ours) for _ in range(count - 1))]
     segment = Segment(runs.of(tuple(leaf.strip(0) for leaf in shared)), shared[0].first, boundary)
     spans = {id(leaf): span for leaf, span in zip(shared, segment.spans(), strict=True)}
-    return [
-        replaced(caches, lambda leaf: leaf.behind(spans[id(leaf)]) if id(leaf) in spans else leaf)
-        for _ in range(count)
-    ]
+
+    def share(leaf: Cache) -> Cache:
+        return leaf.reading_span(spans[id(leaf)]) if id(leaf) in spans else leaf
+
+    return [replaced(caches, share) for _ in range(count)]
 
 
-def _twin(leaf: Cache) -> Cache:
+def _copy_if_ours(leaf: Cache) -> Cache:
     return copy.deepcopy(leaf) if codec_of(leaf).by_reference else leaf
 
 
-def leave(batch: Caches) -> None:
-    """Hand over what blocks and rows refer to, before a batch is dropped."""
-    for leaf in _referring(batch):
-        leaf.leave()
+def hand_over(batch: Caches) -> None:
+    """Give what is referred to buffers of its own, before a batch is dropped."""
+    for leaf in _leaves_of_ours(batch):
+        leaf.hand_over()
 
 
 def rejoin(caches: Caches) -> None:
     """Let blocks refer again to solo caches whose merge failed."""
-    for leaf in _referring(caches):
+    for leaf in _leaves_of_ours(caches):
         leaf.rejoin()
 
 
 def lose(caches: Caches) -> None:
-    for leaf in _referring(caches):
+    for leaf in _leaves_of_ours(caches):
         leaf.lose()
 
 
 def lost_rows(caches: Caches) -> set[int]:
     """Return the rows of a batch that refer to lost tokens; 0 for solo caches."""
-    return {row for leaf in _referring(caches) for row in leaf.lost_rows()}
+    return {row for leaf in _leaves_of_ours(caches) for row in leaf.lost_rows()}
 
 
-def _referring(caches: Caches) -> list[Cache]:
+def _leaves_of_ours(caches: Caches) -> list[Cache]:
     return [leaf for leaf in leaves(caches) if codec_of(leaf).by_reference]
 
 
 def merge(rows: Sequence[Caches]) -> Caches:
-    """The caches stay usable."""
-    return [members[0].merge(list(members)) for members in zip(*rows, strict=True)]
+    """Return one batch of rows with these solo caches, which stay usable."""
+    return [same_layer[0].merge(list(same_layer)) for same_layer in zip(*rows, strict=True)]
 
 
 def extend(batch: Caches, other: Caches) -> None:
@@ -181,7 +184,7 @@ def padded(rows: Sequence[Sequence[int]]) -> mx.array:
 def forward_padded(
     model: Callable[..., mx.array], tokens: mx.array, lengths: Sequence[int], caches: Caches
 ) -> mx.array:
-    """Return logits [B, T, V] for `tokens` int [B, T], padded after lengths[i]; caches get no
+    """Return logits [B, T, V] for `tokens` int [B, T], padded after lengths[i]. No cache takes in
     padding."""
     width = tokens.shape[1]
     padding = [width - length for length in lengths]
@@ -201,6 +204,7 @@ def nbytes(caches: Caches) -> int:
 
 
 def compute_rearranged(caches: Iterable[Cache]) -> None:
+    """Compute caches whose rows were moved, a few layers at a time."""
     compute_copies(
         array
         for cache in caches
@@ -209,10 +213,10 @@ def compute_rearranged(caches: Iterable[Cache]) -> None:
     )
 
 
-def one_number(caches: Caches) -> mx.array:
-    """Return a copy of a number that is computed once all layers are."""
+def completion_marker(caches: Caches) -> mx.array:
+    """Return a number of the last layer's cache, which is computed once all layers are."""
     state = dict(tree_flatten(caches[-1].state)).values()
-    array = [one for one in state if isinstance(one, mx.array) and one.size][-1]
+    array = [each for each in state if isinstance(each, mx.array) and each.size][-1]
     return array[(0,) * array.ndim] + 0
 
 

@@ -9,7 +9,7 @@ from omlx_server.compute.batch import Decoded
 from omlx_server.compute.drafting.base import Drafted
 from omlx_server.compute.hardware import device
 from omlx_server.compute.payload import Payload, size_of
-from omlx_server.compute.verify import Verifying
+from omlx_server.compute.verify import VerifyingDecode
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.request import Restored
 from omlx_server.core.step import Chunk, ChunkFailure, Cut, SequenceId, Step
@@ -17,7 +17,7 @@ from omlx_server.core.step import Chunk, ChunkFailure, Cut, SequenceId, Step
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutPayload:
-    """The payloads of a `cut`, perhaps not computed yet; None where not asked for."""
+    """The payloads of a `cut`, perhaps not computed yet. None: the cut asks for none."""
 
     cut: Cut
     block: Payload | None
@@ -32,7 +32,7 @@ class CutPayload:
 @dataclass(slots=True, eq=False)
 class ChunksLaunched:
     """The outcome of a step's `chunks`: `lost` ones refer to what can't be read, `starved` ones
-    found no memory. All is done when `last` is computed."""
+    found no memory. All are computed once `last` is."""
 
     chunks: tuple[Chunk, ...]
     groups: tuple[tuple[Chunk, ...], ...]
@@ -55,27 +55,28 @@ class ChunksLaunched:
 @dataclass(slots=True, eq=False)
 class Launched:
     """A step in progress. `logits` [B, V] are there until they are sampled. `at_once`: its tokens
-    must be taken before more is planned."""
+    must be taken before more is planned. `tails` are cuts of rows that leave."""
 
     step: Step
     ids: tuple[SequenceId, ...]
     tails: Sequence[CutPayload]
     at_once: bool
-    begun: float
+    begun: float  # seconds of time.perf_counter
     logits: mx.array | None = None
     decoded: Decoded | None = None
     payloads: Sequence[CutPayload] = ()
     drafted: Drafted | None = None
-    behind_chunks: bool = False
+    behind_chunks: bool = False  # launched while chunks were still computed
 
     @property
     def places(self) -> int:
-        width = self.decoded.width if isinstance(self.decoded, Verifying) else 1
+        """The tokens that are fed, padding included."""
+        width = self.decoded.width if isinstance(self.decoded, VerifyingDecode) else 1
         return len(self.ids) * width
 
     @property
     def is_verifying(self) -> bool:
-        return isinstance(self.decoded, Verifying)
+        return isinstance(self.decoded, VerifyingDecode)
 
     @property
     def prefilling(self) -> bool:

@@ -1,8 +1,6 @@
-"""Payloads: what the hot tier holds for a block or a checkpoint.
-
-A payload refers to the run that computed it where possible (compute/kv/spans.py), and copies all
-else. Arrays of one shape and dtype share a buffer, because Metal bounds the number of buffers.
-"""
+"""Payloads: what the hot tier holds for a block or a checkpoint. A payload refers to the run that
+computed it where possible (compute/kv/spans.py), and copies all else. Arrays of one shape and dtype
+share a buffer, because Metal bounds the number of buffers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Arrays, CacheRow, Codec, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.spans import Runs, Segment, Span, Strip, TokenRun, referred
+from omlx_server.compute.kv.spans import Runs, Segment, Span, Strip, TokenRun, count_referred
 from omlx_server.core.blocks.block import Size
 from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.memory.kv import GROWTH
@@ -30,7 +28,7 @@ SHORT_BLOCKS = 8  # idle runs of fewer blocks are given up
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Payload:
     """The arrays of a block or checkpoint. `places` gives (buffer, index) for each leaf's
-    arrays. Leaves `referring` are in the `segment` instead, in order."""
+    arrays. The leaves numbered in `referring` are in the `segment` instead, in order."""
 
     buffers: Arrays
     places: tuple[tuple[tuple[int, int], ...], ...]
@@ -68,11 +66,11 @@ class Payload:
         leaves = self.leaves()
         if all(array.shape[-2] == tokens for arrays in leaves for array in arrays):
             return self
-        return _pack([token_slice(arrays, 0, tokens) for arrays in leaves])
+        return _pack_by_shape([token_slice(arrays, 0, tokens) for arrays in leaves])
 
     def detached(self) -> "Payload":
         """Return a payload without a segment: itself, or an uncomputed copy."""
-        return _pack(self.leaves()) if self.segment is not None else self
+        return _pack_by_shape(self.leaves()) if self.segment is not None else self
 
     def detach(self) -> None:
         """Replace the segment, if any, by a copy. Launches it."""
@@ -89,7 +87,7 @@ class Payload:
             others = self.leaves()
             for leaf in referring:
                 others[leaf] = ()
-            packed = _pack(others)
+            packed = _pack_by_shape(others)
             self.buffers, self.places = packed.buffers, packed.places
         self.segment, self.referring = segment, referring
         segment.hold(self)
@@ -126,23 +124,21 @@ class BlockCodec:
     def cut_block(self, caches: Caches, row: CacheRow, start: int, stop: int) -> Payload:
         """Return the DELTA and WINDOW parts of tokens [start, stop), or references. Uncomputed."""
         flat = list(leaves(caches))
-        referring = self._referring(flat)
-        segment = self._segment(flat, referring, row.index, start, stop)
+        referring = self._numbers_by_reference(flat)
+        segment = self._segment_of_row(flat, referring, row.index, start, stop)
         parts = list[Arrays]()
         for number, (codec, leaf) in enumerate(zip(self._codecs, flat, strict=True)):
-            apart = codec.kind is LayerKind.CHECKPOINT or (
-                segment is not None and number in referring
-            )
-            parts.append(() if apart else codec.cut(leaf, row, start, stop))
-        packed = _pack(parts)
-        if segment is None:
-            return packed
-        packed.refer(segment, referring)
-        return packed
+            is_in_segment = segment is not None and number in referring
+            is_copied = codec.kind is not LayerKind.CHECKPOINT and not is_in_segment
+            parts.append(codec.cut(leaf, row, start, stop) if is_copied else ())
+        block = _pack_by_shape(parts)
+        if segment is not None:
+            block.refer(segment, referring)
+        return block
 
     def cut_checkpoint(self, caches: Caches, row: CacheRow) -> Payload:
         """Return the current CHECKPOINT parts of a row, uncomputed."""
-        return _pack(
+        return _pack_by_shape(
             [
                 codec.cut(leaf, row, 0, row.length) if codec.kind is LayerKind.CHECKPOINT else ()
                 for codec, leaf in zip(self._codecs, leaves(caches), strict=True)
@@ -158,70 +154,73 @@ class BlockCodec:
         launch: bool = True,
         rebase: bool = True,
     ) -> Caches:
-        """Return solo caches as after `stop` tokens; the last of the `blocks` may reach beyond.
-
-        Long segments are referred to, the rest is copied. With `rebase` the buffers of an ended
-        sequence may be taken over, and copied blocks refer to the copy. Without `launch` nothing is
-        computed.
-        """
+        """Return solo caches as after `stop` tokens; the last block may reach beyond. Long segments
+        are referred to, the rest is copied. With `rebase` an ended sequence's buffers may be taken
+        over, and copied blocks refer to the copy. Without `launch` nothing is computed."""
         caches = cache_ops.new_caches(self._model)
         flat, size = list(leaves(caches)), self.layout.block_size
-        adopted = self._adopted(flat, blocks, stop) if rebase else {}
-        segments = [] if adopted else _referred(blocks, size, stop, self.runs.least)
-        first = segments[-1].stop if segments else 0
-        referring = _spans(blocks, segments)
-        behind = _Parts(blocks, size, stop)
+        adopted = self._strips_to_adopt(flat, blocks, stop) if rebase else {}
+        segments = [] if adopted else _segments_to_refer_to(blocks, size, stop, self.runs.least)
+        copied_from = segments[-1].stop if segments else 0
+        spans = _spans_by_leaf(blocks, segments)
+        parts = _BlockParts(blocks, size, stop)
         for number, (codec, leaf) in enumerate(zip(self._codecs, flat, strict=True)):
             if codec.kind is LayerKind.CHECKPOINT:
                 assert checkpoint is not None, "a recurrent layer needs its checkpoint"
                 codec.join(leaf, [checkpoint.leaves()[number]], stop)
             elif number in adopted:
                 leaf.adopt(adopted[number], stop)
-            elif number in referring:
-                codec.join_behind(leaf, referring[number], behind.of(number, first), stop)
+            elif number in spans:
+                codec.join_behind(leaf, spans[number], parts.of_leaf(number, copied_from), stop)
             else:
-                codec.join(leaf, behind.of(number, 0), stop)
+                codec.join(leaf, parts.of_leaf(number, 0), stop)
             if launch:
                 cache_ops.evaluate([leaf], wait=False)
         if rebase and not adopted:
-            self._rebase(flat, blocks, first, stop)
+            self._rebase_blocks(flat, blocks, copied_from, stop)
         return caches
 
-    def _adopted(self, flat: Caches, blocks: Sequence[Payload], stop: int) -> Mapping[int, Strip]:
+    def _strips_to_adopt(
+        self, flat: Caches, blocks: Sequence[Payload], stop: int
+    ) -> Mapping[int, Strip]:
         """Return the strips, by leaf number, to take over. Empty unless all blocks are of one
         run that nobody reads, with few tokens after `stop`."""
         segment = blocks[-1].segment if blocks else None
         if segment is None or not segment.run.is_free:
             return {}
-        run, (first, last) = segment.run, segment.run.extent
-        is_whole = all(block.segment is not None and block.segment.run is run for block in blocks)
+        run, (start, end) = segment.run, segment.run.extent
+        if start or run.strips[0].first or end > stop * 5 // 4:
+            return {}
+        if not all(block.segment is not None and block.segment.run is run for block in blocks):
+            return {}
         strips = dict(zip(blocks[-1].referring, run.strips, strict=True))
-        wanted = all(self._codecs[n].adopts(flat[n], strip) for n, strip in strips.items())
-        if not (is_whole and wanted) or first or run.strips[0].first or last > stop * 5 // 4:
+        if not all(self._codecs[leaf].adopts(flat[leaf], strip) for leaf, strip in strips.items()):
             return {}
         run.clear_behind(stop)
         return strips
 
-    def _rebase(self, flat: Caches, blocks: Sequence[Payload], first: int, stop: int) -> None:
+    def _rebase_blocks(
+        self, flat: Caches, blocks: Sequence[Payload], first: int, stop: int
+    ) -> None:
         """Let full blocks after `first` refer to these caches, unless a running one has them."""
-        size, referring = self.layout.block_size, self._referring(flat)
+        size, referring = self.layout.block_size, self._numbers_by_reference(flat)
         runs = {block.segment.run for block in blocks if block.segment is not None}
         free = {id(run) for run in runs if run.is_free}
-        left = list[mx.array]()
+        copied = list[mx.array]()
         for start in range(first, stop - size + 1, size):
             block = blocks[start // size]
             if block.segment is None or id(block.segment.run) in free:
-                segment = self._segment(flat, referring, 0, start, start + size)
+                segment = self._segment_of_row(flat, referring, 0, start, start + size)
                 if segment is not None:
                     block.refer(segment, referring)
-                    left += block.buffers
-        device.launch(left)  # until then they keep all that was in one buffer with them
+                    copied += block.buffers
+        device.launch(copied)  # until then they keep all that was in one buffer with them
 
-    def _referring(self, flat: Caches) -> tuple[int, ...]:
+    def _numbers_by_reference(self, flat: Caches) -> tuple[int, ...]:
         numbered = enumerate(zip(self._codecs, flat, strict=True))
         return tuple(n for n, (codec, leaf) in numbered if codec.by_reference and not leaf.empty())
 
-    def _segment(
+    def _segment_of_row(
         self, flat: Caches, referring: tuple[int, ...], row: int, start: int, stop: int
     ) -> Segment | None:
         strips = tuple(flat[number].strip(row) for number in referring)
@@ -230,14 +229,15 @@ class BlockCodec:
         return Segment(self.runs.of(strips), start, stop)
 
 
-class _Parts:
+class _BlockParts:
     """The parts of blocks up to token `stop`, by leaf, opened when first needed."""
 
     def __init__(self, blocks: Sequence[Payload], size: int, stop: int) -> None:
         self._size, self._stop = size, stop
         self._leaves = cache(lambda number: blocks[number].leaves())
 
-    def of(self, leaf: int, first: int) -> list[Arrays]:
+    def of_leaf(self, leaf: int, first: int) -> list[Arrays]:
+        """Return one leaf's parts of the blocks from token `first` on."""
         numbers = range(first // self._size, -(-self._stop // self._size))
         parts: list[Arrays] = [self._leaves(number)[leaf] for number in numbers]
         if parts:
@@ -245,7 +245,10 @@ class _Parts:
         return parts
 
 
-def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> list[Segment]:
+def _segments_to_refer_to(
+    blocks: Sequence[Payload], size: int, stop: int, least: int
+) -> list[Segment]:
+    """Return the leading segments that a row refers to, neighbours of one run joined."""
     runs = list[tuple[TokenRun, int, int]]()
     for start, block in zip(range(0, stop // size * size, size), blocks, strict=False):
         if block.segment is None:
@@ -257,11 +260,14 @@ def _referred(blocks: Sequence[Payload], size: int, stop: int, least: int) -> li
     lengths = [stop - start for _, start, stop in runs]
     free = [run.is_free for run, _, _ in runs]
     return [
-        Segment(run, start, stop) for run, start, stop in runs[: referred(lengths, free, least)]
+        Segment(run, start, stop)
+        for run, start, stop in runs[: count_referred(lengths, free, least)]
     ]
 
 
-def _spans(blocks: Sequence[Payload], segments: Sequence[Segment]) -> dict[int, tuple[Span, ...]]:
+def _spans_by_leaf(
+    blocks: Sequence[Payload], segments: Sequence[Segment]
+) -> dict[int, tuple[Span, ...]]:
     if not segments:
         return {}
     by_layer = zip(*(segment.spans() for segment in segments), strict=True)
@@ -284,23 +290,23 @@ def size_of(payload: Payload) -> Size:
     return Size(payload.nbytes, max(1, len(payload.buffers) + shared))
 
 
-def _pack(parts: Sequence[Arrays]) -> Payload:
-    groups: dict[tuple[tuple[int, ...], mx.Dtype], list[mx.array]] = {}
+def _pack_by_shape(parts: Sequence[Arrays]) -> Payload:
+    arrays_of: dict[tuple[tuple[int, ...], mx.Dtype], list[mx.array]] = {}
+    buffer_of: dict[tuple[tuple[int, ...], mx.Dtype], int] = {}
     places = []
-    order: dict[tuple[tuple[int, ...], mx.Dtype], int] = {}
     for arrays in parts:
-        locations = []
+        places_of_part = []
         for array in arrays:
             key = (array.shape, array.dtype)
-            buffer = order.setdefault(key, len(order))
-            members = groups.setdefault(key, [])
-            locations.append((buffer, len(members)))
-            members.append(array)
-        places.append(tuple(locations))
+            buffer = buffer_of.setdefault(key, len(buffer_of))
+            alike = arrays_of.setdefault(key, [])
+            places_of_part.append((buffer, len(alike)))
+            alike.append(array)
+        places.append(tuple(places_of_part))
     # The first axis of each array has one element. `concatenate` would return a single array as it
     # is: a view of the cache.
     buffers = tuple(
-        mx.concatenate(members) if len(members) > 1 else mx.contiguous(members[0])
-        for members in groups.values()
+        mx.concatenate(alike) if len(alike) > 1 else mx.contiguous(alike[0])
+        for alike in arrays_of.values()
     )
     return Payload(buffers, tuple(places))

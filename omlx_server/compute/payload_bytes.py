@@ -1,5 +1,5 @@
-"""Converts payloads to bytes for the cold tier, and back. Mlx thread; any thread may read the
-bytes, which are the array's own memory."""
+"""Converts payloads to bytes for the cold tier and back, on the mlx thread. Any thread may read the
+bytes, which are the arrays' own memory."""
 
 from typing import Any
 
@@ -29,15 +29,15 @@ _NAMES = {ours: name for name, (ours, _) in _TYPES.items()}
 
 
 def pack(payload: Payload) -> PackedArrays:
-    """Waits until the payload is computed."""
-    payload = payload.detached()
-    device.wait_for(*payload.buffers)
-    return PackedArrays(tuple(_tensor(buffer) for buffer in payload.buffers), payload.places)
+    """Return a payload's arrays as bytes. Waits until they are computed."""
+    own = payload.detached()
+    device.wait_for(*own.buffers)
+    return PackedArrays(tuple(_record_of(buffer) for buffer in own.buffers), own.places)
 
 
 def unpack(packed: PackedArrays) -> Payload:
     """Return a payload with memory of its own. Raises ValueError for damaged bytes."""
-    buffers = tuple(_array(tensor) for tensor in packed.tensors)
+    buffers = tuple(_array_of(tensor) for tensor in packed.tensors)
     for leaf in packed.places:
         for buffer, index in leaf:
             if not (0 <= buffer < len(buffers) and 0 <= index < buffers[buffer].shape[0]):
@@ -45,14 +45,14 @@ def unpack(packed: PackedArrays) -> Payload:
     return Payload(buffers, packed.places)
 
 
-def _tensor(array: mx.array) -> RecordTensor:
+def _record_of(array: mx.array) -> RecordTensor:
     plain = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
     device.wait_for(plain)
     data = memoryview(plain).cast("B") if plain.size else b""  # type: ignore[arg-type]
     return RecordTensor(_NAMES[array.dtype], array.shape, data)
 
 
-def _array(tensor: RecordTensor) -> mx.array:
+def _array_of(tensor: RecordTensor) -> mx.array:
     if tensor.dtype not in _TYPES:
         raise ValueError(f"arrays of {tensor.dtype} are not stored by this version")
     _, kind = _TYPES[tensor.dtype]

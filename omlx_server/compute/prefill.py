@@ -27,9 +27,10 @@ class Prefilled:
 
     @property
     def begins(self) -> bool:
+        """Whether nothing is computed yet, so that recurrent caches have no state."""
         return len(self.joins[0].context) == 1
 
-    def only(self, rows: Sequence[int]) -> "Prefilled":
+    def keep_rows(self, rows: Sequence[int]) -> "Prefilled":
         cache_ops.keep_rows(self.caches, rows)
         return Prefilled(tuple(self.joins[row] for row in rows), self.caches, self.solo)
 
@@ -55,11 +56,11 @@ class Prefiller:
             most_tokens=device_policy.current().grouped,
         )
         self._unfinished: dict[SequenceId, Caches] = {}
-        self._restored: dict[SequenceId, Callable[[], Caches]] = {}
+        self._rebuild_later: dict[SequenceId, Callable[[], Caches]] = {}
 
     @property
     def count(self) -> int:
-        return len(self._unfinished) + len(self._restored)
+        return len(self._unfinished) + len(self._rebuild_later)
 
     @property
     def nbytes(self) -> int:
@@ -67,19 +68,19 @@ class Prefiller:
 
     def clear(self) -> None:
         self._unfinished.clear()
-        self._restored.clear()
+        self._rebuild_later.clear()
 
     def drop(self, ids: Iterable[SequenceId]) -> None:
         for id in ids:
             self._unfinished.pop(id, None)
-            self._restored.pop(id, None)
+            self._rebuild_later.pop(id, None)
 
     def restore(self, prefill: SequenceId, caches: Caches) -> None:
         self._unfinished[prefill] = caches
 
     def restore_later(self, prefill: SequenceId, rebuild: Callable[[], Caches]) -> None:
         """Start a prefill from caches that `rebuild` makes when its group runs."""
-        self._restored[prefill] = rebuild
+        self._rebuild_later[prefill] = rebuild
 
     def unfinished(self, prefill: SequenceId) -> Caches | None:
         return self._unfinished.get(prefill)
@@ -89,7 +90,7 @@ class Prefiller:
         return [id for id, caches in self._unfinished.items() if cache_ops.lost_rows(caches)]
 
     def fail(self, ids: Sequence[SequenceId], *, together: bool) -> None:
-        """Handle a forward that raised. Prompts that ran `together` stay."""
+        """Handle a forward that raised. Prompts that ran `together` stay, to run alone."""
         for id in ids:
             caches = self._unfinished.get(id)
             if caches is not None and together:
@@ -103,7 +104,7 @@ class Prefiller:
         """Launch one forward over the group. Return its rows if they are complete."""
         if len(group) == 1:
             return self._run_solo(group[0])
-        caches = cache_ops.merge([self._caches(chunk.prefill) for chunk in group])
+        caches = cache_ops.merge([self._caches_of(chunk.prefill) for chunk in group])
         rows = [chunk.tokens for chunk in group]
         try:
             with self._adapters.using([chunk.adapter for chunk in group]):
@@ -116,17 +117,17 @@ class Prefiller:
         self.drop(chunk.prefill for chunk in group)
         return Prefilled(tuple(chunk.joins[0] for chunk in group), caches, solo=False)
 
-    def _caches(self, prefill: SequenceId) -> Caches:
-        rebuild = self._restored.get(prefill)
+    def _caches_of(self, prefill: SequenceId) -> Caches:
+        rebuild = self._rebuild_later.get(prefill)
         if rebuild is not None:
             return rebuild()
         return self._unfinished.get(prefill) or cache_ops.new_caches(self._model)
 
     def _run_solo(self, chunk: Chunk) -> Prefilled | None:
-        caches = self._unfinished[chunk.prefill] = self._caches(chunk.prefill)
+        caches = self._unfinished[chunk.prefill] = self._caches_of(chunk.prefill)
         if chunk.tokens:
             with self._adapters.using([chunk.adapter]):
-                self._forward(chunk, caches)
+                self._forward_chunk(chunk, caches)
             cache_ops.evaluate(caches, wait=False)
         self.drop([chunk.prefill])
         if chunk.joins:
@@ -134,7 +135,7 @@ class Prefiller:
         self._unfinished[chunk.prefill] = caches
         return None
 
-    def _forward(self, chunk: Chunk, caches: Caches) -> None:
+    def _forward_chunk(self, chunk: Chunk, caches: Caches) -> None:
         tokens = mx.array([chunk.tokens])
         if not (chunk.images or chunk.shift):
             self._model(tokens, cache=caches)

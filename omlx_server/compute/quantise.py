@@ -35,12 +35,12 @@ from omlx_server.errors import ModelUnavailable, one_line
 MakeCaches = Callable[[], Caches]
 Makers = Mapping[int, Callable[[], Cache]]  # by leaf number
 
-_ROWS = ((1, 2, 0), (2, 0, 1))
+_PROMPTS = ((1, 2, 0), (2, 0, 1))
 _PAST_DISPATCH = "its attention does not go through MLX's own function"
 _TOLERANCE = 1e-3  # as a share of the largest logit
 # The first forwards of the proof run mlx-lm's kernels. Later ones run others, which in 16 bits can
 # round a token to another expert: there logits are compared in float32 only.
-_ALONE = 2
+_FORWARDS_LIKE_MLX_LM = 2
 # Raised by mlx and mlx-lm for arguments that they can't take.
 _REFUSALS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)
 
@@ -55,21 +55,20 @@ class Quantised:
 
 
 def make_scheme(name: str, bits: float, group_size: int) -> Scheme | None:
-    """Return the scheme, None for "none". `bits` is the average over keys and values. Raises
-    ValueError."""
+    """Return the scheme of these average bits, None for "none". Raises ValueError."""
     match name:
         case "none":
             return None
         case "affine":
-            return Affine(_whole(bits), group_size)
+            return Affine(_whole_bits(bits), group_size)
         case "rotated":
-            return Rotated.of(_whole(bits), group_size)
+            return Rotated.of(_whole_bits(bits), group_size)
         case "turboquant":
             return TurboQuant.of_bits(bits)
     raise ValueError(f"there is no scheme {name}")
 
 
-def _whole(bits: float) -> int:
+def _whole_bits(bits: float) -> int:
     if bits != int(bits):
         raise ValueError(f"MLX quantises to whole bits, not to {bits:g}")
     return int(bits)
@@ -78,19 +77,21 @@ def _whole(bits: float) -> int:
 def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
     """Make `new_caches` use this scheme where possible. Raises ModelUnavailable if nowhere."""
     dispatch.install()
-    own = _OwnCaches(model)
+    own = _MakeOwnCaches(model)
     members = [number for number, leaf in enumerate(leaves(own())) if type(leaf) is KVCache]
     if not members:
-        raise _refused(scheme, "no layer of it attends to everything through a plain KV cache")
-    proof = _Proof(model, own, scheme, list(_forwards(model, own)))
-    able, counts = proof.sorted_out(members)
+        raise _refusal(scheme, "no layer of it attends to everything through a plain KV cache")
+    proof = _Proof(model, own, scheme, list(_run_forwards(model, own)))
+    able, counts = proof.find_able(members)
     if not able:
-        raise _refused(scheme, counts.reason)
+        raise _refusal(scheme, counts.reason)
+    vocabulary = proof.expected[0].shape[-1]
     try:
-        make = _Replacing(own, _makers(model, own, scheme, able, proof.expected[0].shape[-1]))
-        mx.eval(list(_forwards(model, make)))
+        makers = _makers_of_members(model, own, scheme, able, vocabulary)
+        make = _MakeReplaced(own, makers)
+        mx.eval(list(_run_forwards(model, make)))
     except _REFUSALS as error:
-        raise _refused(scheme, one_line(error)) from error
+        raise _refusal(scheme, one_line(error)) from error
     model.make_cache = make
     return counts
 
@@ -98,38 +99,39 @@ def use_scheme(model: nn.Module, scheme: Scheme) -> Quantised:
 def use_rows_of_own_length(model: nn.Module) -> Quantised:
     """Make `new_caches` use our plain caches where possible: batches then need no padding."""
     dispatch.install()
-    own = _OwnCaches(model)
+    own = _MakeOwnCaches(model)
     adapted = leaves(special.adapted(model, own()))
     members = [number for number, leaf in enumerate(adapted) if type(leaf) is KVCache]
     if not members:
         return Quantised(0)
-    proof = _Proof(model, own, Plain(), list(_forwards(model, own)))
-    able, counts = proof.sorted_out(members)
+    proof = _Proof(model, own, Plain(), list(_run_forwards(model, own)))
+    able, counts = proof.find_able(members)
     makers: dict[int, Callable[[], Cache]] = dict.fromkeys(able, partial(PackedKVCache, Plain()))
     others = [member for member in members if member not in able]
-    for kind in (partial(LatentKVCache, Latent()), partial(WholeKVCache, Plain())):
-        if counts.plain and not proof.difference(with_all := makers | dict.fromkeys(others, kind)):
-            makers, counts = with_all, Quantised(len(with_all))
+    for make_other in (partial(LatentKVCache, Latent()), partial(WholeKVCache, Plain())):
+        makers_of_all = makers | dict.fromkeys(others, make_other)
+        if counts.plain and not proof.difference(makers_of_all):
+            makers, counts = makers_of_all, Quantised(len(makers_of_all))
     if makers:
-        model.make_cache = _Replacing(own, makers)
+        model.make_cache = _MakeReplaced(own, makers)
     return counts
 
 
-class _OwnCaches:
+class _MakeOwnCaches:
     def __init__(self, model: nn.Module) -> None:
         self._model = ref(model)
         self._make: Callable[[nn.Module], Caches] | None = getattr(type(model), "make_cache", None)
 
     def __call__(self) -> Caches:
         model = self._model()
-        assert model is not None, "a model is asked for caches by those who hold it"
+        assert model is not None, "who asks for a model's caches holds the model"
         if self._make:
             return self._make(model)
         layers: Any = model.layers
         return [KVCache() for _ in layers]
 
 
-class _Replacing:
+class _MakeReplaced:
     def __init__(self, own: MakeCaches, makers: Makers) -> None:
         self._own = own
         self._makers = makers
@@ -139,17 +141,19 @@ class _Replacing:
         return replaced(self._own(), lambda leaf: self._makers.get(next(numbers), lambda: leaf)())
 
 
-def _makers(
+def _makers_of_members(
     model: nn.Module, own: MakeCaches, scheme: Scheme, members: Sequence[int], vocabulary: int
 ) -> dict[int, Callable[[], Cache]]:
     if not isinstance(scheme, Rotated | TurboQuant):
         return dict.fromkeys(members, partial(PackedKVCache, scheme))
-    centres = key_centres(model, lambda makers: _Replacing(own, makers)(), members, vocabulary)
-    schemes = [scheme.around(centre) for centre in centres]
-    return {m: partial(PackedKVCache, its) for m, its in zip(members, schemes, strict=True)}
+    centres = key_centres(model, lambda makers: _MakeReplaced(own, makers)(), members, vocabulary)
+    makers = [partial(PackedKVCache, scheme.centred_on(centre)) for centre in centres]
+    return dict(zip(members, makers, strict=True))
 
 
-class _Witness(Plain):
+class _NotesReading(Plain):
+    """A plain scheme that notes the sizes of heads, and whether attention came to it."""
+
     def __init__(self) -> None:
         self.head_dims: set[int] = set()
         self.attended = False
@@ -180,55 +184,59 @@ class _Proof:
     scheme: Scheme
     expected: Sequence[mx.array]
 
-    def sorted_out(self, members: Sequence[int]) -> tuple[list[int], Quantised]:
-        obstacles = self.obstacles(members)
+    def find_able(self, members: Sequence[int]) -> tuple[list[int], Quantised]:
+        obstacles = self._find_obstacles(members)
         able = [member for member in members if member not in obstacles]
         reason = next(iter(obstacles.values()), "")
         return able, Quantised(len(able), len(obstacles), reason)
 
-    def obstacles(self, members: Sequence[int]) -> dict[int, str]:
-        with_all = self._obstacle(members)
-        if not with_all:
+    def _find_obstacles(self, members: Sequence[int]) -> dict[int, str]:
+        """Return what is in the way of each member. All are tried together, then alone."""
+        obstacle_of_all = self._find_obstacle(members)
+        if not obstacle_of_all:
             return {}
-        reasons = {member: self._obstacle([member]) for member in members}
+        reasons = {member: self._find_obstacle([member]) for member in members}
         refused = {member: reason for member, reason in reasons.items() if reason}
         able = [member for member in members if member not in refused]
         if not able:
-            return dict.fromkeys(members, with_all)
-        obstacle = self._obstacle(able)
-        return refused | dict.fromkeys(able, obstacle) if obstacle else refused
+            return dict.fromkeys(members, obstacle_of_all)
+        obstacle_of_able = self._find_obstacle(able)
+        return refused | dict.fromkeys(able, obstacle_of_able) if obstacle_of_able else refused
 
-    def _obstacle(self, members: Sequence[int]) -> str:
-        witnesses = {member: _Witness() for member in members}
-        makers = {member: partial(PackedKVCache, witness) for member, witness in witnesses.items()}
+    def _find_obstacle(self, members: Sequence[int]) -> str:
+        """Return what is in the way of these members together; empty if nothing is."""
+        schemes = {member: _NotesReading() for member in members}
+        makers = {member: partial(PackedKVCache, scheme) for member, scheme in schemes.items()}
 
-        def unread() -> str:
+        def object_if_unread() -> str:
             # A layer without attention has a cache that it never uses.
-            used = [witness for witness in witnesses.values() if witness.head_dims]
-            is_read = bool(used) and all(witness.attended for witness in used)
-            for witness in used:
-                witness.attended = False
+            used = [scheme for scheme in schemes.values() if scheme.head_dims]
+            is_read = bool(used) and all(scheme.attended for scheme in used)
+            for scheme in used:
+                scheme.attended = False
             return "" if is_read else _PAST_DISPATCH
 
-        if obstacle := self.difference(makers, unread):
+        obstacle = self.difference(makers, object_if_unread)
+        if obstacle:
             return obstacle
         try:
-            for head_dim in {dim for witness in witnesses.values() for dim in witness.head_dims}:
+            for head_dim in {dim for scheme in schemes.values() for dim in scheme.head_dims}:
                 self.scheme.check(head_dim)
         except ValueError as error:
             return one_line(error)
         return ""
 
     def difference(self, makers: Makers, objection: Callable[[], str] = lambda: "") -> str:
-        """Return how logits differ with these `makers`, or a forward's `objection`; else empty."""
+        """Return how logits differ with these `makers`, or an `objection`; else empty."""
         try:
-            replacing = _Replacing(self.own, makers)
-            forwards = zip(_forwards(self.model, replacing), self.expected, strict=True)
-            for number, (logits, plain) in enumerate(forwards):
-                if objected := objection():
-                    return objected
-                compared = number < _ALONE or plain.dtype == mx.float32
-                if compared and not _same(logits, plain):
+            make = _MakeReplaced(self.own, makers)
+            forwards = zip(_run_forwards(self.model, make), self.expected, strict=True)
+            for number, (logits, expected) in enumerate(forwards):
+                reason = objection()
+                if reason:
+                    return reason
+                is_compared = number < _FORWARDS_LIKE_MLX_LM or expected.dtype == mx.float32
+                if is_compared and not _is_close(logits, expected):
                     return "its attention computes something else with caches of ours"
         except (AttributeError, TypeError):  # an array was expected
             return "its attention reads keys and values by itself, past MLX's own function"
@@ -237,29 +245,29 @@ class _Proof:
         return ""
 
 
-def _forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
-    prompt, alone = mx.array(_ROWS[:1]), make()
+def _run_forwards(model: nn.Module, make: MakeCaches) -> Iterator[mx.array]:
+    prompt, alone = mx.array(_PROMPTS[:1]), make()
     yield model(prompt, cache=alone)
     yield model(mx.array([[1]]), cache=alone)
-    [alone] = cache_ops.forked(alone, 1, prompt.size, Runs(least=0))
+    [alone] = cache_ops.fork(alone, 1, prompt.size, Runs(least=0))
     yield model(mx.array([[0]]), cache=alone)
     if not cache_ops.why_alone(model):
         batch = cache_ops.merge([make(), make()])
-        yield model(mx.array(_ROWS), cache=batch)
+        yield model(mx.array(_PROMPTS), cache=batch)
         cache_ops.extend(batch, cache_ops.merge([alone]))
         yield model(mx.array([[1], [2], [0]]), cache=batch)
-        if cache_ops.can_cut_back(alone):
+        if cache_ops.can_take_out_drafts(alone):
             yield model(mx.array([[1, 2], [2, 0], [0, 1]]), cache=batch)
-            cache_ops.cut_back(batch, [0, 1, 0])
+            cache_ops.take_out_drafts(batch, [0, 1, 0])
             yield model(mx.array([[2], [0], [1]]), cache=batch)
 
 
-def _same(logits: mx.array, plain: mx.array) -> bool:
-    slack = mx.abs(plain).max() * _TOLERANCE
-    return bool((mx.abs(logits - plain).max() <= slack).item())
+def _is_close(logits: mx.array, expected: mx.array) -> bool:
+    tolerance = mx.abs(expected).max() * _TOLERANCE
+    return bool((mx.abs(logits - expected).max() <= tolerance).item())
 
 
-def _refused(scheme: Scheme, reason: str) -> ModelUnavailable:
+def _refusal(scheme: Scheme, reason: str) -> ModelUnavailable:
     return ModelUnavailable(
         f"the KV cache of this model can't be held as {scheme.name}: {reason}",
         hint="serve it with kv_cache.scheme = none",

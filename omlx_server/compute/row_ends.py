@@ -1,5 +1,4 @@
-"""Tests whether recurrent layers stop at the end of right-padded rows. Several of mlx-lm's
-don't."""
+"""Tests whether recurrent layers stop at the end of right-padded rows: several don't."""
 
 from collections.abc import Sequence
 
@@ -12,19 +11,19 @@ from omlx_server.core.crash import guarded
 from omlx_server.core.speculation.methods import DraftVerification
 
 _PROMPTS = ([1, 2, 3, 0, 2], [3, 1, 1, 2, 0])
-# The tokens of each row in each forward.
-_FED: Sequence[tuple[list[int], list[int]]] = (
+# The tokens of each row in each forward after the prompts.
+_FED_TOKENS: Sequence[tuple[list[int], list[int]]] = (
     ([1, 2, 3], [2]),
     ([2, 1], []),
     ([3], [1, 0, 2]),
     ([1], [3]),
 )
-_FLOAT32, _HALF = 1e-3, 5e-2  # tolerances, as shares of the largest logit
+_TOLERANCE_FLOAT32, _TOLERANCE_HALF = 1e-3, 5e-2  # tolerances, as shares of the largest logit
 
 
 def verifies_drafts(model: nn.Module) -> DraftVerification:
     fresh = cache_ops.new_caches(model)
-    return cache_ops.verifies(fresh, stops_at_row_ends=stops_at_row_ends(model))
+    return cache_ops.draft_verification(fresh, stops_at_row_ends=stops_at_row_ends(model))
 
 
 def stops_at_row_ends(model: nn.Module) -> bool:
@@ -32,20 +31,18 @@ def stops_at_row_ends(model: nn.Module) -> bool:
     solo = cache_ops.new_caches(model)
     if not cache_ops.is_recurrent(solo) or cache_ops.why_alone(model):
         return False
-    if not cache_ops.cuts_rows_apart(solo):
-        return False
-    return guarded(_matches_solo, model) is True
+    return cache_ops.can_take_out_by_row(solo) and guarded(_matches_rows_alone, model) is True
 
 
-def _matches_solo(model: nn.Module) -> bool:
+def _matches_rows_alone(model: nn.Module) -> bool:
     batched = _batched_logits(model)
     alone = [
-        _solo_logits(model, prompt, [token for fed in _FED for token in fed[row]])
+        _solo_logits(model, prompt, [token for forward in _FED_TOKENS for token in forward[row]])
         for row, prompt in enumerate(_PROMPTS)
     ]
-    slack = _FLOAT32 if batched.dtype == mx.float32 else _HALF
+    tolerance = _TOLERANCE_FLOAT32 if batched.dtype == mx.float32 else _TOLERANCE_HALF
     difference = mx.abs(batched - mx.concatenate(alone)).max()
-    return bool((difference <= slack * mx.abs(batched).max()).item())
+    return bool((difference <= tolerance * mx.abs(batched).max()).item())
 
 
 def _solo_logits(model: nn.Module, prompt: Sequence[int], fed: Sequence[int]) -> mx.array:
@@ -63,10 +60,10 @@ def _batched_logits(model: nn.Module) -> mx.array:
         rows.append(cache_ops.new_caches(model))
         model(mx.array([prompt]), cache=rows[-1])
     batch, logits = cache_ops.merge(rows), mx.zeros(())
-    for fed in _FED:
-        tokens, lengths = cache_ops.padded(fed), [len(row) for row in fed]
+    for rows_tokens in _FED_TOKENS:
+        tokens, lengths = cache_ops.padded(rows_tokens), [len(row) for row in rows_tokens]
         logits = cache_ops.forward_decoding(model, tokens, lengths, batch)
         padding = [max(lengths) - length for length in lengths]
         if any(padding):
-            cache_ops.cut_back(batch, padding)
+            cache_ops.take_out_drafts(batch, padding)
     return logits[:, -1]

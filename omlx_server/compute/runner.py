@@ -24,7 +24,7 @@ from omlx_server.compute.launched import ChunksLaunched, CutPayload, Launched
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.prefill import Prefilled, Prefiller
-from omlx_server.compute.verify import Verifying
+from omlx_server.compute.verify import VerifyingDecode
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.images import ImageSpan
@@ -61,10 +61,7 @@ class ModelRunner:
         self.codec = codec
         self._fetch = fetch
         self._prefiller = Prefiller(
-            loaded.model,
-            batchable=self.batchable,
-            vision=loaded.vision,
-            adapters=loaded.adapters,
+            loaded.model, batchable=self.batchable, vision=loaded.vision, adapters=loaded.adapters
         )
         self.grouping = self._prefiller.grouping
         self.runs = codec.runs if codec else Runs()
@@ -89,8 +86,7 @@ class ModelRunner:
         return [*rows, *self._prefiller.lost]
 
     def decode(self, step: Step) -> Launched:
-        """Cut the tails, drop rows, and launch the decode and row cuts. After an exception the
-        caches are unusable."""
+        """Cut tails, drop rows, launch the decode and row cuts. If it raises, caches are void."""
         tails = self.cut(step.tails)
         self._batch.drop(step.drops)
         self._prefiller.drop(step.drops)
@@ -100,10 +96,10 @@ class ModelRunner:
         if set(ids) != set(step.decodes):
             raise RuntimeError("the live batch is not what the scheduler decodes")
         beside_host = device_policy.current().beside_host
-        late = beside_host and self._batch.constrained and not step.verifies
-        at_once = step.verifies or self._must_be_read(step, beside_host=beside_host)
+        samples_later = beside_host and self._batch.is_constrained and not step.verifies
+        at_once = step.verifies or self._must_read_at_once(step, beside_host=beside_host)
         launched = Launched(step, ids, tails, at_once, time.perf_counter())
-        feeds = self._batch.feeds(step.drafts, step.asks) if step.verifies else []
+        feeds = self._batch.draft_feeds(step.drafts, step.asks) if step.verifies else []
         if self.ranks.are_several:
             pairs = zip(ids, feeds, strict=False)
             self.ranks.decode(step, {id: feed.draft for id, feed in pairs if feed.draft})
@@ -111,8 +107,8 @@ class ModelRunner:
         if feeds:
             launched.decoded = self._batch.verify(feeds)
         elif step.decodes:
-            launched.logits = self._batch.feed()
-            if late:
+            launched.logits = self._batch.feed_newest()
+            if samples_later:
                 device.launch(launched.logits)
             else:
                 self.sample(launched)
@@ -133,15 +129,18 @@ class ModelRunner:
         rows = self._batch.read(launched.decoded) if launched.decoded is not None else []
         return StepResult(dict(zip(launched.ids, rows, strict=True)))
 
-    def accept(self, verifying: Verifying, right: Sequence[int], newest: Sequence[int]) -> None:
+    def accept(
+        self, verifying: VerifyingDecode, right: Sequence[int], newest: Sequence[int]
+    ) -> None:
         """Do on a follower what `read` does on rank 0."""
         self._batch.accept(verifying, right, newest)
 
-    def _must_be_read(self, step: Step, *, beside_host: bool) -> bool:
-        """Where a launch takes as long as its work, planning ahead would only delay tokens."""
+    def _must_read_at_once(self, step: Step, *, beside_host: bool) -> bool:
+        """Return whether the step's tokens must be read before more is planned."""
         if beside_host:
             return step.prefill_tokens > 0
-        return bool(step.chunks) or self._batch.has_newcomers or self._batch.constrained
+        # A launch takes as long as its work here, so planning ahead would only delay tokens.
+        return bool(step.chunks) or self._batch.has_newcomers or self._batch.is_constrained
 
     def reset(self) -> None:
         self.ranks.reset()
@@ -181,11 +180,10 @@ class ModelRunner:
         ]
         chunks = tuple(Chunk(j.id, 0, j.context[:-1], (j,)) for j in joins)
         ids = tuple(join.id for join in joins)
-        drafted = Step(decodes=ids, asks=dict.fromkeys(ids, 2))  # without a drafter as any decode
         steps = (
             Step(chunks=chunks),
             Step(decodes=ids),
-            drafted,
+            Step(decodes=ids, asks=dict.fromkeys(ids, 2)),  # without a drafter as any decode
             Step(drops=ids[1:], decodes=ids[:1]),
         )
         for step in steps:
@@ -199,26 +197,27 @@ class ModelRunner:
         raises fails its own rows only."""
         groups = tuple(self.grouping.group(step.chunks))
         chunks, arrivals = ChunksLaunched(step.chunks, groups), list[Prefilled]()
-        self._restore(step, chunks)
-        gone = (*chunks.lost, *chunks.starved)
-        left = [chunk for chunk in step.chunks if chunk not in gone]
-        if left:
-            self.ranks.prefill(step, left)
-        for group in self.grouping.group(left) if gone else groups:
-            arrivals += self._prefill(group, chunks)
+        self._restore_prefixes(step, chunks)
+        unusable = (*chunks.lost, *chunks.starved)
+        usable = [chunk for chunk in step.chunks if chunk not in unusable]
+        if usable:
+            self.ranks.prefill(step, usable)
+        for group in self.grouping.group(usable) if unusable else groups:
+            arrivals += self._prefill_group(group, chunks)
         if chunks.last is not None:
             device.launch(chunks.last)
         self._batch.join(arrivals)
         return chunks
 
-    def _restore(self, step: Step, launched: ChunksLaunched) -> None:
-        """A group's caches are rebuilt on trial only, since the group rebuilds them."""
+    def _restore_prefixes(self, step: Step, launched: ChunksLaunched) -> None:
+        """Rebuild caches of chunks that run alone. Those of groups are tried, and rebuilt later."""
         several = (group for group in launched.groups if len(group) > 1)
-        merged = {chunk.prefill for group in several for chunk in group}
+        grouped = {chunk.prefill for group in several for chunk in group}
         for restore in step.restores:
-            alone = restore.prefill not in merged
-            trial = partial(self._join, restore, launch=False, rebase=False)
-            caches = guarded(partial(self._rebuilt, restore, launched) if alone else trial)
+            alone = restore.prefill not in grouped
+            rebuild = partial(self._rebuild_caches, restore, launched)
+            trial = partial(self._join_blocks, restore, launch=False, rebase=False)
+            caches = guarded(rebuild if alone else trial)
             if isinstance(caches, Crash):
                 chunks = [chunk for chunk in step.chunks if chunk.prefill == restore.prefill]
                 if device.is_out_of_memory(caches.error):
@@ -229,27 +228,25 @@ class ModelRunner:
             elif alone:
                 self._prefiller.restore(restore.prefill, caches)
             else:
-                later = partial(self._rebuilt, restore, launched, launch=False)
-                self._prefiller.restore_later(restore.prefill, later)
+                self._prefiller.restore_later(restore.prefill, partial(rebuild, launch=False))
 
-    def _rebuilt(
+    def _rebuild_caches(
         self, restore: Restore, launched: ChunksLaunched, *, launch: bool = True
     ) -> Caches:
         begun = time.monotonic()
-        caches = self._join(restore, launch=launch, rebase=True)
+        caches = self._join_blocks(restore, launch=launch, rebase=True)
         launched.restored.append(Restored(restore.prefill.request, begun, time.monotonic()))
         return caches
 
-    def _join(self, restore: Restore, *, launch: bool, rebase: bool) -> Caches:
+    def _join_blocks(self, restore: Restore, *, launch: bool, rebase: bool) -> Caches:
         assert self.codec is not None and self._fetch is not None
         plan = restore.plan
         blocks = [self._fetch(piece.id) for piece in plan.pieces]
         checkpoint = self._fetch(plan.checkpoint) if plan.checkpoint is not None else None
         return self.codec.join(blocks, checkpoint, plan.stop, launch=launch, rebase=rebase)
 
-    def _prefill(self, group: Sequence[Chunk], launched: ChunksLaunched) -> list[Prefilled]:
-        """If a group raises, run its members one by one. Raises RuntimeError where a rank is
-        gone."""
+    def _prefill_group(self, group: Sequence[Chunk], launched: ChunksLaunched) -> list[Prefilled]:
+        """If a group raises, run its members one by one. Raises RuntimeError if a rank is gone."""
         prefilled = guarded(self._prefiller.run, group)
         if not isinstance(prefilled, Crash):
             self._cut_chunks(group, prefilled, launched)
@@ -261,7 +258,7 @@ class ModelRunner:
             launched.starved += group
         elif len(group) > 1:
             self._prefiller.fail([chunk.prefill for chunk in group], together=True)
-            return [rows for chunk in group for rows in self._prefill((chunk,), launched)]
+            return [rows for chunk in group for rows in self._prefill_group((chunk,), launched)]
         elif isinstance(prefilled.error, LostTokens):
             self._prefiller.fail([group[0].prefill], together=False)
             launched.lost += group
@@ -279,25 +276,25 @@ class ModelRunner:
             caches = prefilled.caches if prefilled else self._prefiller.unfinished(chunk.prefill)
             if caches is not None:
                 row = CacheRow(index, chunk.stop)
-                launched.payloads += [self._cut(caches, row, cut) for cut in chunk.cuts]
+                launched.payloads += [self._cut_payloads(caches, row, cut) for cut in chunk.cuts]
                 if chunk.tokens:
-                    launched.last = cache_ops.one_number(caches)
+                    launched.last = cache_ops.completion_marker(caches)
 
     def cut(self, cuts: Sequence[RowCut]) -> list[CutPayload]:
         payloads = []
         # Rows that are not behind come first: when others catch up, rings drop tokens of these.
-        for wanted in sorted(cuts, key=lambda cut: self._batch.is_behind(cut.id)):
-            index = self._batch.row_of(wanted.id)
-            if index is not None and self._batch.tokens(index) == wanted.length:
-                if self._batch.is_behind(wanted.id):
+        for row_cut in sorted(cuts, key=lambda cut: self._batch.is_behind(cut.id)):
+            index = self._batch.index_of(row_cut.id)
+            if index is not None and self._batch.cached_tokens(index) == row_cut.length:
+                if self._batch.is_behind(row_cut.id):
                     self._batch.catch_up()
-                if self._batch.is_behind(wanted.id):
+                if self._batch.is_behind(row_cut.id):
                     continue  # another row refers to what is lost
-                row = CacheRow(index, wanted.length)
-                payloads.append(self._cut(self._batch.caches, row, wanted.cut))
+                row = CacheRow(index, row_cut.length)
+                payloads.append(self._cut_payloads(self._batch.caches, row, row_cut.cut))
         return payloads
 
-    def _cut(self, caches: Caches, row: CacheRow, cut: Cut) -> CutPayload:
+    def _cut_payloads(self, caches: Caches, row: CacheRow, cut: Cut) -> CutPayload:
         assert self.codec is not None
         block = self.codec.cut_block(caches, row, cut.start, cut.stop) if cut.block else None
         checkpoint = self.codec.cut_checkpoint(caches, row) if cut.worth is not None else None

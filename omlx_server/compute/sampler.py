@@ -1,11 +1,8 @@
 """Samples one token from logits for each row, or each state of a row that verifies a draft. A row's
-result is the same in any batch.
-
-The order is vLLM's: log-probabilities of the raw logits; logit_bias, penalties, banned stop tokens;
-the mask of a constraint; temperature; min_p; top_k; top_p; then argmax(logits + Gumbel noise). A
-row's noise depends on its seed, choice and position. The number of kernels does not grow with the
-rows.
-"""
+result is the same in any batch. The order is vLLM's: log-probabilities of the raw logits;
+logit_bias, penalties, banned stop tokens; the mask of a constraint; temperature; min_p; top_k;
+top_p; then argmax(logits + Gumbel noise). A row's noise depends on its seed, choice and position.
+The number of kernels does not grow with the rows."""
 
 import hashlib
 from collections.abc import Sequence
@@ -26,16 +23,10 @@ from omlx_server.compute.sampling.penalties import (
     shifted,
 )
 from omlx_server.core.adapters import Adapter
-from omlx_server.core.request import (
-    Constraint,
-    Logprobs,
-    SampledRow,
-    SampledToken,
-    SamplingParams,
-)
+from omlx_server.core.request import Constraint, Logprobs, SampledRow, SampledToken, SamplingParams
 from omlx_server.core.step import Join, SequenceId
 
-_NEVER = float("-inf")
+_MINUS_INFINITY = float("-inf")
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +57,7 @@ class SamplingRow:
             prompt = join.context[: join.prompt_tokens]
             row.history = History.of(sampling, prompt, generated, vocab)
         if sampling.min_tokens > len(generated):
-            row.banned = Offsets.of(dict.fromkeys(sampling.stop_ids, _NEVER), vocab)
+            row.banned = Offsets.of(dict.fromkeys(sampling.stop_ids, _MINUS_INFINITY), vocab)
         if join.constraint is not None:
             row.constraint = join.constraint.copy()
             for token in generated:
@@ -74,30 +65,29 @@ class SamplingRow:
         return row
 
     @property
-    def constrained(self) -> bool:
+    def is_constrained(self) -> bool:
         constraint = self.constraint
         return constraint is not None and not (constraint.problem or constraint.done)
 
-    def key(self) -> tuple[int, int]:
-        sampling = self.sampling
-        text = f"{sampling.seed}:{self.id.choice}:{self.position}".encode()
+    def noise_key(self) -> tuple[int, int]:
+        text = f"{self.sampling.seed}:{self.id.choice}:{self.position}".encode()
         digest = hashlib.blake2b(text, digest_size=8).digest()
         return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little")
 
-    def ahead(self, draft: Sequence[int]) -> "list[SamplingRow]":
+    def states_along(self, draft: Sequence[int]) -> "list[SamplingRow]":
         """Return the states before each sample: this row, then one per allowed drafted token."""
-        if self.constraint is not None and not self.constraint.takes_drafts:
-            return [self]
         states = [self]
+        if self.constraint is not None and not self.constraint.takes_drafts:
+            return states
         for token in draft:
-            after = states[-1]._behind(token)
+            after = states[-1]._state_after(token)
             if after is None:
                 break
             states.append(after)
         return states
 
-    def _behind(self, token: int) -> "SamplingRow | None":
-        """None where the answer can't go on after the token."""
+    def _state_after(self, token: int) -> "SamplingRow | None":
+        """Return the state after the token; None where the answer can't go on."""
         constraint = self.constraint
         if constraint is not None:
             if constraint.problem or not allows(constraint.mask(), token):
@@ -108,10 +98,11 @@ class SamplingRow:
                 return None
         history = self.history.after(token) if self.history is not None else None
         after = replace(self, constraint=constraint, history=history)
-        after.took()
+        after.count_sampled()
         return after
 
-    def took(self) -> None:
+    def count_sampled(self) -> None:
+        """Count a token, and lift the ban of stop tokens in time."""
         self.position += 1
         self.generated += 1
         if self.generated >= self.sampling.min_tokens:
@@ -119,6 +110,7 @@ class SamplingRow:
 
 
 def nbytes(rows: Sequence[SamplingRow]) -> int:
+    """Return the bytes of the rows' penalty tables, which rows share."""
     tables = {row.history.table for row in rows if row.history is not None}
     return sum(table.entries.nbytes for table in tables)
 
@@ -126,7 +118,8 @@ def nbytes(rows: Sequence[SamplingRow]) -> int:
 @dataclass(slots=True, eq=False)
 class Sampled:
     """A step's sampled tokens int32 [B], on the device. W rows, `logprob_rows`, want
-    log-probabilities: `chosen` [W], `top_ids` and `top_values` [W, K]."""
+    log-probabilities: `chosen` [W], and row i the first widths[i] of `top_ids` and `top_values`
+    [W, K]."""
 
     tokens: mx.array
     constraints: dict[int, Constraint] = field(default_factory=dict)
@@ -142,27 +135,29 @@ class Sampled:
 
     def to_host(self) -> list[SampledRow]:
         """Wait for the results and advance the constraints. Call it once."""
-        tokens = self.on_host()
-        return self.outcomes(range(len(tokens)), [[token] for token in tokens])
+        tokens = self.tokens_on_host()
+        return self.sampled_rows(range(len(tokens)), [[token] for token in tokens])
 
-    def on_host(self) -> list[SampledToken]:
+    def tokens_on_host(self) -> list[SampledToken]:
         tokens: list[int] = device.to_host(self.tokens)
-        logprobs = self._logprobs()
+        logprobs = self._logprobs_by_row()
         return [SampledToken(token, logprobs.get(row)) for row, token in enumerate(tokens)]
 
-    def outcomes(
+    def sampled_rows(
         self, places: Sequence[int], tokens: Sequence[Sequence[SampledToken]]
     ) -> list[SampledRow]:
-        """Return results of tokens[i], the last sampled in places[i], and advance the
-        constraints."""
-        outcomes = [SampledRow(tuple(own)) for own in tokens]
-        constrained = [at for at, place in enumerate(places) if place in self.constraints]
-        work = [partial(_advance, self.constraints[places[at]], outcomes[at]) for at in constrained]
-        for at, outcome in zip(constrained, side_by_side(work), strict=True):
-            outcomes[at] = outcome
-        return outcomes
+        """Return results of tokens[i], the last sampled in places[i]. Advances constraints."""
+        results = [SampledRow(tuple(own)) for own in tokens]
+        constrained = [row for row, place in enumerate(places) if place in self.constraints]
+        jobs = [
+            partial(_advance_constraint, self.constraints[places[row]], results[row])
+            for row in constrained
+        ]
+        for row, result in zip(constrained, side_by_side(jobs), strict=True):
+            results[row] = result
+        return results
 
-    def _logprobs(self) -> dict[int, Logprobs]:
+    def _logprobs_by_row(self) -> dict[int, Logprobs]:
         if self.chosen is None:
             return {}
         chosen: list[float] = device.to_host(self.chosen)
@@ -182,88 +177,87 @@ def sample(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
     logits = logits.astype(mx.float32)
     histories = [row.history for row in rows if row.history is not None]
     table = shared_table(histories) if histories else None
-    shifting = [row.bias is not None or row.banned is not None for row in rows]
-    scores = for_rows(logits, rows, shifting, _shift)
+    with_offsets = [row.bias is not None or row.banned is not None for row in rows]
+    scores = for_rows(logits, rows, with_offsets, _add_offsets)
     if table is not None:
         penalised = table.penalised
-        counting = [row.history is not None for row in rows]
-        scores = for_rows(scores, rows, counting, lambda x, _: penalised(x))
-    masked = [row.constraint is not None and row.constrained for row in rows]
-    scores = for_rows(scores, rows, masked, _mask)
-    scores = for_rows(scores, rows, [not row.greedy for row in rows], _noisy)
+        with_history = [row.history is not None for row in rows]
+        scores = for_rows(scores, rows, with_history, lambda x, _: penalised(x))
+    masked = [row.constraint is not None and row.is_constrained for row in rows]
+    scores = for_rows(scores, rows, masked, _mask_forbidden)
+    scores = for_rows(scores, rows, [not row.greedy for row in rows], _add_noise)
     constraints = {i: row.constraint for i, row in enumerate(rows) if row.constraint is not None}
     sampled = Sampled(mx.argmax(scores, axis=-1).astype(mx.int32), constraints)
     _add_logprobs(sampled, logits, rows)
     if table is not None:
-        _note(sampled.tokens, rows, table)
+        _note_in_histories(sampled.tokens, rows, table)
     for row in rows:
-        row.took()
+        row.count_sampled()
     return sampled
 
 
 def unsampled(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
     """Return zeros that depend on the logits, on a rank that does not sample."""
     for row in rows:
-        row.took()
+        row.count_sampled()
     return Sampled(mx.depends(mx.zeros(len(rows), dtype=mx.int32), logits))
 
 
-def _note(tokens: mx.array, rows: Sequence[SamplingRow], table: Table) -> None:
-    places = [i for i, row in enumerate(rows) if row.history is not None]
-    if len(places) < len(rows):
-        tokens = tokens[mx.array(places)]
-    after = table.after(tokens)
-    for at, place in enumerate(places):
-        row = rows[place]
-        row.history = History(row.sampling, after, at)
+def _note_in_histories(tokens: mx.array, rows: Sequence[SamplingRow], table: Table) -> None:
+    numbers = [number for number, row in enumerate(rows) if row.history is not None]
+    if len(numbers) < len(rows):
+        tokens = tokens[mx.array(numbers)]
+    new_table = table.after(tokens)
+    for table_row, number in enumerate(numbers):
+        row = rows[number]
+        row.history = History(row.sampling, new_table, table_row)
 
 
-def _shift(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
+def _add_offsets(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
     return shifted(logits, [(row.bias, row.banned) for row in rows])
 
 
-def _mask(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
+def _mask_forbidden(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
     return allowed(logits, [row.constraint for row in rows if row.constraint is not None])
 
 
-def _noisy(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
+def _add_noise(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
     temperature = mx.array([[row.sampling.temperature] for row in rows])
     scaled = filtered(logits / temperature, [row.sampling for row in rows])
-    keys = mx.array([row.key() for row in rows], dtype=mx.uint32)
+    keys = mx.array([row.noise_key() for row in rows], dtype=mx.uint32)
     vocab = logits.shape[-1]
     return scaled + mx.vmap(lambda key: mx.random.gumbel((vocab,), key=key))(keys)
 
 
-def _advance(constraint: Constraint, outcome: SampledRow) -> SampledRow:
+def _advance_constraint(constraint: Constraint, row: SampledRow) -> SampledRow:
     if not (constraint.problem or constraint.done):
-        constraint.take(outcome.tokens[-1].id)
+        constraint.take(row.tokens[-1].id)
     done, problem = constraint.done, constraint.problem or ""
     costly = bool(problem) and constraint.too_costly
     forced = tuple(constraint.forced())
-    return replace(outcome, done=done, forced=forced, problem=problem, too_costly=costly)
+    return replace(row, done=done, forced=forced, problem=problem, too_costly=costly)
 
 
 def _add_logprobs(sampled: Sampled, logits: mx.array, rows: Sequence[SamplingRow]) -> None:
-    wanted = [(i, row.sampling.top_logprobs) for i, row in enumerate(rows)]
-    widths = [(i, width) for i, width in wanted if width is not None]
+    asked = [(number, row.sampling.top_logprobs) for number, row in enumerate(rows)]
+    widths = [(number, width) for number, width in asked if width is not None]
     if not widths:
         return
-    sampled.logprob_rows = [i for i, _ in widths]
+    sampled.logprob_rows = [number for number, _ in widths]
     sampled.widths = [width for _, width in widths]
-    at = mx.array(sampled.logprob_rows)
-    x = logits[at]
-    norm = mx.logsumexp(x, axis=-1, keepdims=True)
-    tokens = sampled.tokens[at][:, None]
-    sampled.chosen = (mx.take_along_axis(x, tokens, axis=-1) - norm)[:, 0]
-    width = min(max(sampled.widths), x.shape[-1])
-    if width:
+    numbers = mx.array(sampled.logprob_rows)
+    row_logits = logits[numbers]
+    norm = mx.logsumexp(row_logits, axis=-1, keepdims=True)
+    tokens = sampled.tokens[numbers][:, None]
+    sampled.chosen = (mx.take_along_axis(row_logits, tokens, axis=-1) - norm)[:, 0]
+    most = min(max(sampled.widths), row_logits.shape[-1])
+    if most:
         # Only the top leaves the step: a row of logits would keep the whole [B, V] buffer alive.
-        sampled.top_ids, sampled.top_values = likeliest(x, norm, width)
+        sampled.top_ids, sampled.top_values = likeliest(row_logits, norm, most)
 
 
 def likeliest(logits: mx.array, norm: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """Return ids and log-probabilities [R, count], descending. `norm` [R, 1] is the logits'
-    logsumexp."""
+    """Return ids and log-probabilities [R, count], descending. `norm` [R, 1] is the logsumexp."""
     ids = mx.argpartition(-logits, count - 1, axis=-1)[:, :count]
     values = mx.take_along_axis(logits, ids, axis=-1) - norm
     order = mx.argsort(-values, axis=-1)

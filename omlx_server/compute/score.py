@@ -11,8 +11,8 @@ from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.sampler import likeliest
 from omlx_server.core.request import Logprobs
 
-_BYTES = 16 << 20  # of the logits of a slice in f32
-_TIMES = 4  # as many bytes, with what is computed from them
+_SLICE_BYTES = 16 << 20  # the logits of a slice in float32
+_COPIES = 4  # arrays of that size live at once: logits, and what is computed from them
 
 
 def score_prompt(
@@ -26,41 +26,43 @@ def score_prompt(
     """Return, for each token but the first, its log-probability and the `top` likeliest ones.
     `tell` receives the tokens before each forward. Waits."""
     caches = cache_ops.new_caches(model)
-    rows = slice_rows(vocab)
+    size = slice_rows(vocab)
     entries: list[Logprobs] = []
-    for start in range(0, len(tokens) - 1, rows):
-        stop = min(start + rows, len(tokens) - 1)
+    for start in range(0, len(tokens) - 1, size):
+        stop = min(start + size, len(tokens) - 1)
         tell(tokens[start:stop])
-        entries += _score(forward or model, caches, tokens[start : stop + 1], top)
+        entries += _score_slice(forward or model, caches, tokens[start : stop + 1], top)
         yield
     return entries
 
 
 def launch_slice(model: nn.Module, caches: Caches, tokens: Sequence[int]) -> None:
+    """Run a slice on a rank that scores nothing."""
     device.launch(model(mx.array([list(tokens)]), cache=caches))
     cache_ops.evaluate(caches, wait=False)
 
 
 def slice_rows(vocab: int) -> int:
-    return max(1, min(device_policy.current().chunk, _BYTES // (4 * vocab)))
+    """Return the number of tokens that are scored at a time."""
+    return max(1, min(device_policy.current().chunk, _SLICE_BYTES // (4 * vocab)))
 
 
 def logits_bytes(vocab: int, rows: int) -> int:
     """Return the most bytes for the logits of `rows` tokens and their derivatives."""
-    return _TIMES * 4 * vocab * rows
+    return _COPIES * 4 * vocab * rows
 
 
-def _score(
+def _score_slice(
     model: Callable[..., mx.array], caches: Caches, tokens: Sequence[int], top: int
 ) -> list[Logprobs]:
     logits = model(mx.array([list(tokens[:-1])]), cache=caches)[0].astype(mx.float32)
     norm = mx.logsumexp(logits, axis=-1, keepdims=True)
     chosen = mx.take_along_axis(logits, mx.array(list(tokens[1:]))[:, None], axis=-1) - norm
     # On the host before `likeliest` is computed, since both copy the logits.
-    values: list[float] = device.to_host(chosen[:, 0])
-    entries: list[tuple[tuple[int, float], ...]] = [()] * len(values)
+    logprobs: list[float] = device.to_host(chosen[:, 0])
+    tops: list[tuple[tuple[int, float], ...]] = [()] * len(logprobs)
     if top:
         ids, likely = map(device.to_host, likeliest(logits, norm, min(top, logits.shape[-1])))
-        entries = [tuple(zip(*row, strict=True)) for row in zip(ids, likely, strict=True)]
+        tops = [tuple(zip(*row, strict=True)) for row in zip(ids, likely, strict=True)]
     cache_ops.evaluate(caches, wait=True)
-    return [Logprobs(*entry) for entry in zip(values, entries, strict=True)]
+    return [Logprobs(*entry) for entry in zip(logprobs, tops, strict=True)]

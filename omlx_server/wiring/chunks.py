@@ -6,7 +6,7 @@ from pathlib import Path
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.model.notes import Allowed
-from omlx_server.compute.planning.chunk_times import timing
+from omlx_server.compute.planning.chunk_times import timing_chunks
 from omlx_server.core.chunk_sizes import ChunkSizes, candidates, choose
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.shape import PrefillShape
@@ -41,7 +41,7 @@ def choosing(
     if settings.scheduler.prefill_chunk_tokens != "auto":
         return default
     sizes = _possible(settings, planner, room)
-    times = {} if len(sizes) == 1 else (yield from timing(loaded, sizes, notes, allowed))
+    times = {} if len(sizes) == 1 else (yield from timing_chunks(loaded, sizes, notes, allowed))
     if times is None:
         return default
     chosen = choose(sizes[0], times)

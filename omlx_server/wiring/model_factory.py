@@ -15,7 +15,11 @@ from omlx_server.compute.model.fingerprint import fingerprint, system_fingerprin
 from omlx_server.compute.model.loader import LoadedModel, loading
 from omlx_server.compute.model.pairing import check_can_draft, paired
 from omlx_server.compute.payload import BlockCodec, Payload, why_not_reused
-from omlx_server.compute.planning.step_costs import forward_of, forward_of_heads, measuring
+from omlx_server.compute.planning.step_costs import (
+    forward_of,
+    forward_of_heads,
+    measuring_step_costs,
+)
 from omlx_server.compute.quantise import make_scheme
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
@@ -98,7 +102,7 @@ class InstanceFactory:
         self.cluster = cluster
         self.cold: ColdTier | None = None
         self.shares = shares_of(settings, cold=settings.cache.has_cold)
-        device.bound(self.shares.limit, pool=self.shares.pool)
+        device.limit_memory(self.shares.limit, pool=self.shares.pool)
         self.account = MemoryAccount(self.shares.limit, self.shares.queue, self._left)
         self._remote = _remote(settings)
         self._pins = Pins()
@@ -222,14 +226,14 @@ class InstanceFactory:
 
     def _speculating(self, loaded: LoadedModel, located: Located) -> Work[DraftController]:
         fresh = forward_of(loaded.target, loaded.ranks)
-        costs = yield from measuring(fresh, device_policy.current().places)
+        costs = yield from measuring_step_costs(fresh, device_policy.current().places)
         rows = limits(self.settings, located.names).max_batch_size
         match loaded.model:
             case Pair(drafter=drafter):
-                drafting = yield from measuring(forward_of(drafter), rows)
+                drafting = yield from measuring_step_costs(forward_of(drafter), rows)
                 return DraftController(costs, DrafterRecord(Method.DRAFT, drafting))
             case Headed() as headed:
-                drafting = yield from measuring(forward_of_heads(headed), rows)
+                drafting = yield from measuring_step_costs(forward_of_heads(headed), rows)
                 return DraftController(costs, DrafterRecord(Method.HEADS, drafting))
         return DraftController(costs)
 

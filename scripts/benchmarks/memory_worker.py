@@ -194,7 +194,7 @@ def _come(bench: ForwardProbe, join: Join) -> Peak:
         batch.join(arrivals)
         batch.decode()
 
-    return bench.measured(run)
+    return bench.measure(run)
 
 
 def _verify(bench: ForwardProbe, decode: Decode) -> Peak:
@@ -204,16 +204,16 @@ def _verify(bench: ForwardProbe, decode: Decode) -> Peak:
     drafted = decode.tokens - 1
     if isinstance(bench.model, Pair):
         asks = dict.fromkeys(batch.ids, drafted)
-        return bench.measured(lambda: batch.decode(asks=asks))
+        return bench.measure(lambda: batch.decode(asks=asks))
     drafts = dict.fromkeys(batch.ids, (1,) * drafted)
-    return bench.measured(lambda: batch.decode(drafts))
+    return bench.measure(lambda: batch.decode(drafts))
 
 
 def _mixed(bench: ForwardProbe, mixed: Mixed) -> Peak:
     batch = bench.batch(1, mixed.context)
     batch.join(bench.arrivals(1, mixed.rows, mixed.short))
     batch.decode()
-    return bench.measured(batch.decode)
+    return bench.measure(batch.decode)
 
 
 def _shared(bench: ForwardProbe, shared: Shared) -> Peak:
@@ -221,7 +221,7 @@ def _shared(bench: ForwardProbe, shared: Shared) -> Peak:
     prefix.rest()
     batch.join([prefix.row(number, shared.own) for number in range(shared.rows)])
     batch.decode()
-    return bench.measured(batch.decode)
+    return bench.measure(batch.decode)
 
 
 def _behind(bench: ForwardProbe, behind: Behind) -> Peak:
@@ -233,14 +233,14 @@ def _behind(bench: ForwardProbe, behind: Behind) -> Peak:
         bench.model(mx.zeros((1, behind.tokens), dtype=mx.int32), cache=caches)
         cache_ops.evaluate(caches, wait=True)
 
-    return bench.measured(run)
+    return bench.measure(run)
 
 
 def _go(bench: ForwardProbe, leave: Leave) -> Peak:
     """The worse of both: what is given back by the first is no room for the second."""
     batch = bench.batch(leave.rows + leave.leaving, leave.context)
-    dropped = bench.measured(lambda: batch.drop(batch.ids[leave.rows :]))
-    decoded = bench.measured(batch.decode)
+    dropped = bench.measure(lambda: batch.drop(batch.ids[leave.rows :]))
+    decoded = bench.measure(batch.decode)
     return max(dropped, decoded, key=lambda peak: peak.transient)
 
 

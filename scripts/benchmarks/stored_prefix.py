@@ -8,7 +8,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.planning.probe import filled, one_token
+from omlx_server.compute.planning.probe import filled_caches, one_token_caches
 from omlx_server.compute.prefill import Prefilled
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Join, SequenceId
@@ -34,7 +34,7 @@ class StoredPrefix:
         codec = BlockCodec.of(model, BLOCK)
         assert codec is not None, "a model that is served without reuse"
         self._model, self._codec, self._tokens = model, codec, tokens
-        self.caches: Caches = filled(model, tokens, _CHUNK, one_token(model))
+        self.caches: Caches = filled_caches(model, tokens, _CHUNK, one_token_caches(model))
         self._blocks = blocks_of(codec, self.caches, tokens)
         has_states = codec.layout.checkpointed
         self._state = codec.cut_checkpoint(self.caches, CacheRow(0, tokens)) if has_states else None

@@ -18,8 +18,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
 from omlx_server.compute.cluster.loading import loading_part
-from omlx_server.compute.cluster.ranks import ConnectedRanks, form
-from omlx_server.compute.cluster.splitting import split
+from omlx_server.compute.cluster.ranks import ConnectedRanks, connect_ranks
+from omlx_server.compute.cluster.splitting import split_model
 from omlx_server.compute.weights.reading import reading
 from omlx_server.core.work import finish
 from tests.cluster.group import free_ports, programs
@@ -71,7 +71,7 @@ def two_ranks() -> Iterator[Loading]:
 
 def by_mlx(directory: Path, ranks: ConnectedRanks) -> nn.Module:
     model: nn.Module = load_model(directory, lazy=True)[0]
-    split(model, ranks)
+    split_model(model, ranks)
     finish(reading(model, directory))
     return model
 
@@ -119,7 +119,7 @@ def parameters(model: nn.Module) -> dict[str, tuple[str, tuple[int, ...], bytes]
 
 
 def main(rank: int, ports: Sequence[str]) -> None:
-    ranks = form([[f"127.0.0.1:{port}"] for port in ports], rank)
+    ranks = connect_ranks([[f"127.0.0.1:{port}"] for port in ports], rank)
     for line in sys.stdin:
         found = both(Path(line.strip()), ConnectedRanks(ranks.rank, ranks.size, ranks.group))
         sys.stdout.write(json.dumps([asdict(each) for each in found]) + "\n")

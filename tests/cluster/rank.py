@@ -12,7 +12,7 @@ from dataclasses import asdict
 from queue import SimpleQueue
 from typing import Any
 
-from omlx_server.compute.cluster.ranks import ConnectedRanks, form
+from omlx_server.compute.cluster.ranks import ConnectedRanks, connect_ranks
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec
@@ -37,7 +37,7 @@ def lead(meeting: int, addresses: list[list[str]]) -> None:
 
     for link in links:
         link.start(lambda answer: ranks.followers.receive(answer))
-    ranks = form(addresses, 0)
+    ranks = connect_ranks(addresses, 0)
     ranks.lead(tell)
     for line in sys.stdin:
         scenario = Scenario(**json.loads(line))
@@ -55,7 +55,7 @@ def follow(rank: int, meeting: int, addresses: list[list[str]]) -> None:
     link = connected(meeting)
     inbox: SimpleQueue[Any] = SimpleQueue()
     link.start(inbox.put)
-    ranks = form(addresses, rank)
+    ranks = connect_ranks(addresses, rank)
     follower: Follower | None = None
     while True:
         message = inbox.get()

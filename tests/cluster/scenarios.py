@@ -7,7 +7,7 @@ from typing import Any
 
 from omlx_server.compute.cluster.loading import loading_part
 from omlx_server.compute.cluster.ranks import ConnectedRanks
-from omlx_server.compute.cluster.splitting import split
+from omlx_server.compute.cluster.splitting import split_model
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.model.loader import (
     LoadedModel,
@@ -62,7 +62,7 @@ def load(scenario: Scenario, ranks: ConnectedRanks | None = None) -> LoadedModel
     dispatch.install()
     model, config = make_model(scenario.architecture, **scenario.changes)
     if ranks is not None:
-        split(model, ranks)
+        split_model(model, ranks)
     scheme = make_scheme(*scenario.kv) if scenario.kv else None
     if scheme is not None:
         use_scheme(model, scheme)

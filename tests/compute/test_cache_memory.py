@@ -86,7 +86,7 @@ def test_what_is_stored_keeps_nothing_else_alive(architecture: str, rows: int) -
         payloads.append(codec.cut_checkpoint(caches, row))
     evaluated(payloads)
     whole = active() - baseline
-    cache_ops.leave(caches)
+    cache_ops.hand_over(caches)
     del caches
     codec.runs.tidy(wholly=True)
     left = active() - baseline

@@ -97,7 +97,7 @@ def test_a_model_that_computes_no_numbers_gets_zeros() -> None:
     expected = centres(quantised("llama", FOUR_BITS))[0]
     layer.self_attn.k_proj.weight = layer.self_attn.k_proj.weight * float("nan")
     with pytest.MonkeyPatch.context() as patch:  # the proof would refuse it: NaN equals nothing
-        patch.setattr("omlx_server.compute.quantise._same", lambda logits, plain: True)
+        patch.setattr("omlx_server.compute.quantise._is_close", lambda logits, plain: True)
         use_scheme(loaded.model, FOUR_BITS)
     first, second = centres(loaded)
     assert plain(mx.array_equal(first, expected))
@@ -110,7 +110,7 @@ def test_attention_is_that_on_whole_keys(bits: int) -> None:
     queries, keys, values = normal(1, 2, 4, 3, 64), normal(2, 2, 2, 40, 64), normal(3, 2, 2, 40, 64)
     centre = 5 * normal(4, 2, 1, 64)
     keys = keys + centre
-    scheme = TurboQuant(bits, bits).around(centre)
+    scheme = TurboQuant(bits, bits).centred_on(centre)
     stored = scheme.quantize_keys(keys), scheme.quantize_values(values)
     whole = dequantized_keys(scheme, stored[0], 64, mx.float32)
     expected = mx.fast.scaled_dot_product_attention(
@@ -133,7 +133,7 @@ def test_so_it_is_with_rotated_ones() -> None:
     keys = keys + centre
     expected = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=0.1, mask="causal")
     errors = []
-    for scheme in (Rotated.of(6), Rotated.of(6).around(centre)):
+    for scheme in (Rotated.of(6), Rotated.of(6).centred_on(centre)):
         stored = scheme.quantize_keys(keys), scheme.quantize_values(values)
         got = scheme.attend(queries, *stored, scale=0.1, mask="causal")
         errors.append(error(expected, got))
@@ -142,7 +142,7 @@ def test_so_it_is_with_rotated_ones() -> None:
 
 def test_a_key_at_the_centre_is_stored_as_zeros() -> None:
     centre = normal(5, 2, 1, 64)
-    scheme = FOUR_BITS.around(centre)
+    scheme = FOUR_BITS.centred_on(centre)
     words, scale = scheme.quantize_keys(mx.broadcast_to(centre[None], (1, 2, 3, 64)))
     assert plain(mx.abs(scale).max()) == 0
     restored = dequantized_keys(scheme, (words, scale), 64, mx.float32)

@@ -10,7 +10,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.probe import filled, one_token
+from omlx_server.compute.planning.probe import filled_caches, one_token_caches
 from omlx_server.compute.prefill import Prefilled
 from omlx_server.core.memory.kv import GROWTH, Keeps
 from omlx_server.core.memory.shape import ModelShape
@@ -118,8 +118,8 @@ def test_a_ring_of_a_prompt_holds_the_longest_chunk() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_a_long_batch_is_known_to_some_percent(name: str) -> None:
     loaded, planner = planned(name)
-    short = one_token(loaded.model)
-    batch = cache_ops.merge([filled(loaded.model, n, 256, short) for n in (4000, 4090)])
+    short = one_token_caches(loaded.model)
+    batch = cache_ops.merge([filled_caches(loaded.model, n, 256, short) for n in (4000, 4090)])
     for _ in range(8):
         loaded.model(mx.zeros((2, 1), dtype=mx.int32), cache=batch)
         cache_ops.evaluate(batch, wait=True)

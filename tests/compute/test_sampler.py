@@ -253,7 +253,7 @@ def test_a_draft_is_sampled_behind_as_rows_that_came_there_by_themselves(seed: i
     context = [rng.randrange(VOCAB) for _ in range(6)]
     draft = [rng.randrange(VOCAB) for _ in range(5)]
     logits = random_logits(seed, len(draft) + 1)
-    states = row(context=context, **params).ahead(draft)
+    states = row(context=context, **params).states_along(draft)
     assert len(states) == len(draft) + 1
     there = [row(context=[*context, *draft[:at]], **params) for at in range(len(draft) + 1)]
     assert tokens_of(sample(logits, states)) == tokens_of(sample(logits, there))

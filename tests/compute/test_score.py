@@ -31,7 +31,7 @@ def done(work: Generator[None, None, A]) -> tuple[A, int]:
 
 @pytest.mark.parametrize("architecture", CONFIGS)
 def test_they_are_those_of_one_forward(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(score, "_BYTES", 7 * 4 * VOCAB)  # slices of seven rows
+    monkeypatch.setattr(score, "_SLICE_BYTES", 7 * 4 * VOCAB)  # slices of seven rows
     model, prompt = tiny(architecture).model, tokens("score", 40)
     logits = model(mx.array([prompt]), cache=make_prompt_cache(model))[0]
     whole = logits - mx.logsumexp(logits, axis=-1, keepdims=True)

@@ -6,7 +6,7 @@ import pytest
 
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.compute.sampler import Sampled
-from omlx_server.compute.verify import Feed, Verifying
+from omlx_server.compute.verify import Feed, VerifyingDecode
 from omlx_server.core.request import RequestId, SampledRow
 from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.core.step import Chunk, Join, SequenceId, Step
@@ -62,7 +62,7 @@ def test_the_constraint_behind_the_last_right_token_takes_the_next() -> None:
     feeds = [Feed((5, 6), [state] * 3), Feed((), [state])]
     behind = {place: live.Fixed() for place in range(4)}
     sampled = Sampled(mx.array([5, 9, 0, 7]), constraints=dict(behind))
-    rows = Verifying(feeds, sampled, mx.array([[4, 5, 6], [4, 0, 0]])).to_host()
+    rows = VerifyingDecode(feeds, sampled, mx.array([[4, 5, 6], [4, 0, 0]])).to_host()
     assert [row.accepted for row in rows] == [1, 0]
     assert [[token.id for token in row.tokens] for row in rows] == [[5, 9], [7]]
     assert [one.told for one in behind.values()] == [[], [9], [], [7]]

@@ -17,17 +17,17 @@ def attend(
     is seen) or added. Unfused, it makes at most `most_scores` scores at a time, and waits."""
     batch, heads, length, width = q.shape
     attention = partial(mx.fast.scaled_dot_product_attention, scale=width**-0.5, mask=mask)
-    fused = next((most for most in device_policy.current().fused_widths if most >= width), None)
-    if fused is not None:
-        padded: mx.array = attention(*(_padded(array, fused) for array in (q, k, v)))
+    fused_width = next((w for w in device_policy.current().fused_widths if w >= width), None)
+    if fused_width is not None:
+        padded: mx.array = attention(*(_pad_width(array, fused_width) for array in (q, k, v)))
         return padded[..., :width]
     rows = max(1, most_scores // (batch * heads * length))
     if rows >= length:
-        whole: mx.array = attention(q, k, v)
-        return whole
+        answer: mx.array = attention(q, k, v)
+        return answer
     pieces = list[mx.array]()
-    for i in range(0, length, rows):
-        pieces.append(attention(q[:, :, i : i + rows], k, v))
+    for first in range(0, length, rows):
+        pieces.append(attention(q[:, :, first : first + rows], k, v))
         mx.eval(pieces[-1])
     return mx.concatenate(pieces, axis=2)
 
@@ -49,6 +49,6 @@ def encoder_shape(
     )
 
 
-def _padded(array: mx.array, width: int) -> mx.array:
-    more = width - array.shape[-1]
-    return mx.pad(array, [(0, 0), (0, 0), (0, 0), (0, more)]) if more else array
+def _pad_width(array: mx.array, width: int) -> mx.array:
+    missing = width - array.shape[-1]
+    return mx.pad(array, [(0, 0), (0, 0), (0, 0), (0, missing)]) if missing else array

@@ -10,7 +10,7 @@ from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import together_fingerprint
 from omlx_server.compute.model.loader import LoadedModel, open_model, reading_model, weight_bytes
-from omlx_server.compute.planning.probe import one_token
+from omlx_server.compute.planning.probe import one_token_caches
 from omlx_server.compute.row_ends import verifies_drafts
 from omlx_server.core.work import Work
 
@@ -28,8 +28,7 @@ def loading_part(
 
 
 def room_of_all(loaded: LoadedModel, ranks: ConnectedRanks, room: int) -> int:
-    """Return how many of its `room` bytes this rank may use. All ranks call this at the same
-    time."""
-    token: int = max(1, sum(leaf.nbytes for leaf in leaves(one_token(loaded.model))))
-    most = ranks.most(token)
-    return max(0, ranks.least(room)) * token // most
+    """Return how many bytes of its `room` this rank may use. All ranks call it together."""
+    token_bytes: int = max(1, sum(leaf.nbytes for leaf in leaves(one_token_caches(loaded.model))))
+    most_token_bytes = ranks.most(token_bytes)
+    return max(0, ranks.least(room)) * token_bytes // most_token_bytes

@@ -1,7 +1,5 @@
-"""The group of processes that compute one model together, on mx.distributed. Mlx thread.
-
-Source: MLX, "Distributed Communication".
-"""
+"""The group of processes that compute one model together, on mx.distributed. Mlx thread. Source:
+MLX, "Distributed Communication"."""
 
 import json
 import os
@@ -48,7 +46,7 @@ class ConnectedRanks(Ranks):
         self.followers = Followers(tell, self.size - 1)
 
     def shared(self, tokens: mx.array) -> mx.array:  # type: ignore[override]
-        """Rank 0 uses its own tokens: without a neighbour a sum holds garbage."""
+        # Rank 0 uses its own tokens: without a neighbour a sum holds garbage.
         local = tokens if self.leads else mx.zeros_like(tokens)
         shared = mx.distributed.all_sum(local, group=self.group)
         if self.by_layers:  # else only the rank that has the first layer would take part
@@ -56,23 +54,22 @@ class ConnectedRanks(Ranks):
         return mx.depends([local], [shared])[0] if self.leads else shared
 
     def least(self, number: int) -> int:
-        """All ranks must call it. Waits."""
-        return self._of_all(mx.distributed.all_min, number)
+        """Return the smallest number of all ranks. All must call it."""
+        return self._reduce_over_ranks(mx.distributed.all_min, number)
 
     def most(self, number: int) -> int:
-        return self._of_all(mx.distributed.all_max, number)
+        return self._reduce_over_ranks(mx.distributed.all_max, number)
 
     def time_sums(self, nbytes: int, rounds: int) -> list[float]:
-        """Return the seconds of each of `rounds` sums of float16 [nbytes / 2]. All ranks must
-        call it."""
+        """Return the seconds of `rounds` sums of float16 [nbytes / 2]. All ranks must call it."""
         array, times = mx.zeros((nbytes // 2,), dtype=mx.float16), list[float]()
         for _ in range(1 + rounds):
             began = time.perf_counter()
             device.wait_for(mx.distributed.all_sum(array, group=self.group))
             times.append(time.perf_counter() - began)
-        return times[1:]
+        return times[1:]  # without the first, which warms up
 
-    def _of_all(self, reduce: Callable[..., mx.array], number: int) -> int:
+    def _reduce_over_ranks(self, reduce: Callable[..., mx.array], number: int) -> int:
         local = mx.array([number], dtype=mx.int64)
         all_of_them = reduce(local, group=self.group, stream=mx.cpu)
         device.wait_for(all_of_them)  # which gives up the GIL, as `item` does not
@@ -145,17 +142,17 @@ class ConnectedRanks(Ranks):
         self._tell(commands.ClearAll())
 
 
-def form(
+def connect_ranks(
     addresses: Sequence[Sequence[str]], rank: int, backend: str = "ring", rdma: Devices = ()
 ) -> ConnectedRanks:
     """Connect with the other ranks, once in a process. `addresses` are each rank's "IP:port"s,
     `rdma` the devices for "jaccl". Raises ModelUnavailable, or TimeoutError if a rank is
     missing; then this process can't join a group."""
     with tempfile.TemporaryDirectory() as directory:
-        os.environ.update(environment(Path(directory), addresses, rank, backend, rdma))
+        os.environ.update(mlx_environment(Path(directory), addresses, rank, backend, rdma))
         right = addresses[(rank + 1) % len(addresses)]
-        rings = backend == "ring"
-        with Unblocking(addresses[rank], right) if rings else nullcontext() as unblocking:
+        is_ring = backend == "ring"
+        with Unblocking(addresses[rank], right) if is_ring else nullcontext() as unblocking:
             try:
                 group = mx.distributed.init(strict=True, backend=backend)
             except (RuntimeError, ValueError) as error:
@@ -172,7 +169,7 @@ def tells_of_loss(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and str(error).startswith("[ring]")
 
 
-def environment(
+def mlx_environment(
     directory: Path, addresses: Sequence[Sequence[str]], rank: int, backend: str, rdma: Devices
 ) -> dict[str, str]:
     """Return MLX's environment variables. Writes a file into `directory`."""

@@ -10,24 +10,25 @@ from omlx_server.compute.cluster.ranks import ConnectedRanks
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.errors import ModelUnavailable
 
-_HEADS = {
+_HEAD_COUNTS = {
     "num_attention_heads": "attention heads",
     "num_key_value_heads": "heads of keys and values",
 }
 
 
-def split(model: nn.Module, ranks: ConnectedRanks) -> None:
-    """Leave this rank's part of a lazy model. Raises ModelUnavailable."""
+def split_model(model: nn.Module, ranks: ConnectedRanks) -> None:
+    """Reduce a lazy model to this rank's part. Raises ModelUnavailable."""
     inner: Any = getattr(model, "model", None)
     try:
         if hasattr(model, "shard"):
             _check_heads(model, ranks.size)
             model.shard(ranks.group)
         elif hasattr(inner, "pipeline"):
-            kinds = _kinds(model)
+            all_classes = _cache_classes(model)
             inner.pipeline(ranks.group)
             ranks.by_layers = True
-            if _kinds(model) != kinds:  # else ranks would group prompts in different ways
+            # Else ranks would group prompts in different ways.
+            if _cache_classes(model) != all_classes:
                 raise ModelUnavailable(
                     f"of {ranks.size} ranks, one would have no layer of each kind",
                     hint="use fewer machines",
@@ -44,11 +45,11 @@ def split(model: nn.Module, ranks: ConnectedRanks) -> None:
 def _check_heads(model: nn.Module, size: int) -> None:
     args: Any = getattr(model, "args", None)
     args = getattr(args, "text_config", None) or args
-    numbers = {
+    values = {
         what: args.get(name) if isinstance(args, dict) else getattr(args, name, None)
-        for name, what in _HEADS.items()
+        for name, what in _HEAD_COUNTS.items()
     }
-    counts = {what: count for what, count in numbers.items() if isinstance(count, int)}
+    counts = {what: count for what, count in values.items() if isinstance(count, int)}
     for what, count in counts.items():
         if count % size:
             most = math.gcd(*counts.values())
@@ -59,5 +60,5 @@ def _check_heads(model: nn.Module, size: int) -> None:
             )
 
 
-def _kinds(model: nn.Module) -> set[type]:
+def _cache_classes(model: nn.Module) -> set[type]:
     return {type(leaf) for leaf in leaves(new_caches(model))}

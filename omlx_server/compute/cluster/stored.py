@@ -19,8 +19,8 @@ from omlx_server.compute.weights.files import weight_files
 _LENGTH_BYTES = 8
 _BATCH_BYTES = 16 << 20
 # Shorter gaps between pieces are read too.
-_GAP_BYTES = 256 << 10
-_UNSIGNED = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
+_MOST_GAP_BYTES = 256 << 10
+_UNSIGNED_BY_SIZE = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,18 @@ class AxisSlice:
 
 def stored_arrays(directory: Path) -> Mapping[str, StoredArray]:
     """Return the arrays of a directory by unique name. Raises OSError or ValueError."""
-    arrays, twice = dict[str, StoredArray](), set[str]()
+    arrays, repeated = dict[str, StoredArray](), set[str]()
     for file in weight_files(directory):
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(_LENGTH_BYTES), "little")
             header = json.loads(opened.read(length))
         header.pop("__metadata__", None)
-        twice |= header.keys() & arrays.keys()
+        repeated |= header.keys() & arrays.keys()
         for name, about in header.items():
             start, stop = about["data_offsets"]
             offset = _LENGTH_BYTES + length + start
             arrays[name] = StoredArray(file, offset, stop - start, tuple(about["shape"]))
-    return {name: array for name, array in arrays.items() if name not in twice}
+    return {name: array for name, array in arrays.items() if name not in repeated}
 
 
 def read_slice(
@@ -67,62 +67,57 @@ def read_slice(
     """Read a slice of an array of this `dtype`. Raises OSError."""
     shape = list(array.shape)
     shape[kept.axis] = kept.length
-    result = mx.zeros(shape, dtype=_UNSIGNED[dtype.size])
+    result = mx.zeros(shape, dtype=_UNSIGNED_BY_SIZE[dtype.size])
     mx.eval(result)
     rows = prod(array.shape[: kept.axis])
     data = memoryview(result).cast("B")  # type: ignore[arg-type]
     target = np.frombuffer(data, np.uint8).reshape(rows, -1)
     with array.file.open("rb", buffering=0) as file:
-        jobs = _jobs(file.fileno(), array, kept, target)
-        for done in [pool.submit(job) for job in jobs]:
-            done.result()
+        jobs = _read_jobs(file.fileno(), array, kept, target)
+        for future in [pool.submit(job) for job in jobs]:
+            future.result()
     return result.view(dtype)
 
 
-def _jobs(
+def _read_jobs(
     file: int, array: StoredArray, kept: AxisSlice, target: NDArray[np.uint8]
 ) -> Iterator["partial[None]"]:
+    """Yield reads that fill `target` [rows, kept bytes]: a row for each index before the axis."""
     rows = len(target)
     row_bytes = array.nbytes // rows
-    unit = row_bytes // array.shape[kept.axis]
-    runs = [(start * unit, stop * unit) for start, stop in kept.ranges]
-    gap = (row_bytes - target.shape[1]) // len(runs)
-    if rows > 1 and gap < _GAP_BYTES:
-        step = max(1, _BATCH_BYTES // row_bytes)
-        for first in range(0, rows, step):
-            some = target[first : first + step]
-            yield partial(
-                _read_columns, file, array.offset + first * row_bytes, row_bytes, runs, some
-            )
+    index_bytes = row_bytes // array.shape[kept.axis]
+    runs = [(start * index_bytes, stop * index_bytes) for start, stop in kept.ranges]
+    gap_bytes = (row_bytes - target.shape[1]) // len(runs)
+    if rows > 1 and gap_bytes < _MOST_GAP_BYTES:
+        batch_rows = max(1, _BATCH_BYTES // row_bytes)
+        for first in range(0, rows, batch_rows):
+            offset, batch = array.offset + first * row_bytes, target[first : first + batch_rows]
+            yield partial(_read_columns, file, offset, row_bytes, runs, batch)
         return
     for number in range(rows):
-        at, row = array.offset + number * row_bytes, target[number]
+        offset, unread = array.offset + number * row_bytes, target[number]
         for start, stop in runs:
             for first in range(start, stop, _BATCH_BYTES):
-                last = min(first + _BATCH_BYTES, stop)
-                yield partial(_read, file, at + first, row[: last - first])
-                row = row[last - first :]
+                count = min(_BATCH_BYTES, stop - first)
+                yield partial(_read_bytes, file, offset + first, unread[:count])
+                unread = unread[count:]
 
 
 def _read_columns(
-    file: int,
-    offset: int,
-    row_bytes: int,
-    runs: Sequence[tuple[int, int]],
-    target: NDArray[np.uint8],
+    file: int, offset: int, row_bytes: int, runs: Sequence[tuple[int, int]], rows: NDArray[np.uint8]
 ) -> None:
-    whole = np.empty((len(target), row_bytes), np.uint8)
-    _read(file, offset, whole.reshape(-1))
-    at = 0
+    whole_rows = np.empty((len(rows), row_bytes), np.uint8)
+    _read_bytes(file, offset, whole_rows.reshape(-1))
+    column = 0
     for start, stop in runs:
-        target[:, at : at + stop - start] = whole[:, start:stop]
-        at += stop - start
+        rows[:, column : column + stop - start] = whole_rows[:, start:stop]
+        column += stop - start
 
 
-def _read(file: int, offset: int, target: NDArray[np.uint8]) -> None:
-    done = 0
-    while done < len(target):
-        count = os.preadv(file, [target[done:].data], offset + done)
+def _read_bytes(file: int, offset: int, target: NDArray[np.uint8]) -> None:
+    read = 0
+    while read < len(target):
+        count = os.preadv(file, [target[read:].data], offset + read)
         if not count:
             raise OSError("a file of weights is cut off")
-        done += count
+        read += count

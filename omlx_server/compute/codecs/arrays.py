@@ -24,8 +24,8 @@ class ArraysCodec(Codec):
         return f"arrays-{len(fresh.cache)}"
 
     def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
-        at = slice(row.index, row.index + 1)
-        return tuple(mx.zeros((1, 0)) if slot is None else slot[at] for slot in cache.cache)
+        own = slice(row.index, row.index + 1)
+        return tuple(mx.zeros((1, 0)) if slot is None else slot[own] for slot in cache.cache)
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
         # Copied, because a model may update its state in place, and the stored one must not change.
@@ -40,15 +40,15 @@ class ArraysCodec(Codec):
         if cache.lengths is not None:
             cache.finalize()
 
-    def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
-        """Only rows that take back all their tokens get the earlier state."""
+    def prepare_undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
+        """Return a function that gives rows that forget all their tokens the earlier state."""
         # Copied without a copy of the bytes, because a model may update its state in place.
         slots = [None if slot is None else mx.array(slot) for slot in cache.cache]
 
         def put_back(counts: Sequence[int]) -> None:
-            back = mx.array([count == max(counts) for count in counts])
-            both = zip(slots, cache.cache, strict=True)
-            cache.cache = [_chosen(back, old, new) for old, new in both]
+            goes_back = mx.array([count == max(counts) for count in counts])
+            pairs = zip(slots, cache.cache, strict=True)
+            cache.cache = [_old_rows_where(goes_back, old, new) for old, new in pairs]
 
         return put_back
 
@@ -59,7 +59,8 @@ class ArraysCodec(Codec):
         fresh.cache = [None if slot is None else mx.zeros_like(slot) for slot in short.cache]
 
 
-def _chosen(back: mx.array, old: mx.array | None, new: mx.array | None) -> mx.array | None:
+def _old_rows_where(back: mx.array, old: mx.array | None, new: mx.array | None) -> mx.array | None:
+    # A slot that the forward made or resized goes back for all rows.
     if old is None or new is None or old.shape != new.shape:
         return old
     return mx.where(back.reshape(-1, *[1] * (old.ndim - 1)), old, new)

@@ -25,7 +25,7 @@ Arrays = tuple[mx.array, ...]
 
 
 class CannotFill(Exception):
-    """A cache that only a real prefill can fill."""
+    """Only a real prefill can fill this cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Codec:
     # (compute/row_ends.py), and a row without a state can't be merged with others.
     recurrent = False
     by_reference = False  # caches of ours: blocks and rows can refer to their buffers
-    cuts_back = False  # has `cut_back`
-    cuts_rows_cheaply = False  # `cut_back` of different numbers of tokens is cheap
-    puts_rows_back = True  # `undo` puts some rows back while others go on
+    takes_out_drafts = False  # has `take_out_drafts`
+    takes_out_by_row = False  # cheaply takes different numbers of drafts out of different rows
+    undoes_by_row = True  # `prepare_undo` puts some rows back while others go on
 
     def batchable(self, fresh: Cache) -> bool:
         return False
@@ -64,16 +64,17 @@ class Codec:
         """Prepare for a decode of lengths[i] tokens of row i, padded to `width`."""
 
     def end_verify(self, cache: Cache) -> None: ...
-    def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
-        """Forget row i's last counts[i] tokens, at most those of the newest forward, of which a
-        ring needs more than one."""
+    def take_out_drafts(self, cache: Cache, counts: Sequence[int]) -> None:
+        """Take out row i's last counts[i] tokens, wrong drafts or padding. A ring needs
+        them to be of the newest forward, of several tokens."""
         raise NotImplementedError
 
-    def undo(self, cache: Cache) -> Callable[[Sequence[int]], None] | None:
-        """Return a function that undoes the next forward: row i forgets its last counts[i]
-        tokens, all or its padding. It undoes several forwards if all rows forget all. None where
-        impossible."""
-        return (lambda counts: self.cut_back(cache, counts)) if self.cuts_back else None
+    def prepare_undo(self, cache: Cache) -> Callable[[Sequence[int]], None] | None:
+        """Return a function that undoes the next forward, if possible: row i forgets its last
+        counts[i] tokens, all or its padding. If all rows forget all, it undoes several."""
+        return (
+            (lambda counts: self.take_out_drafts(cache, counts)) if self.takes_out_drafts else None
+        )
 
     def reusable(self, fresh: Cache) -> bool:
         """Return whether parts hold all of this solo cache."""
@@ -112,8 +113,8 @@ class Codec:
         raise CannotFill(f"its {type(cache).__name__} has an unknown size")
 
     def fill(self, fresh: Cache, short: Cache, tokens: int, chunk: int) -> None:
-        """Fill a fresh solo cache with zeros, as after a prefill of `tokens` tokens in chunks.
-        `short` has one token. Raises CannotFill."""
+        """Fill a fresh solo cache with zeros, as after a prefill in chunks. `short` is one of one
+        token. Raises CannotFill."""
         raise CannotFill(f"its {type(fresh).__name__} can't be filled")
 
 
@@ -124,25 +125,25 @@ def spare_tail(stop: int) -> int:
 
 def concatenate(parts: Sequence[Arrays], spare: int = 0) -> Arrays:
     """Join parts along the token axis, with `spare` zeroed places."""
-    joined = []
+    arrays = []
     for pieces in zip(*parts, strict=True):
-        first = pieces[0]
-        zero = mx.zeros((), first.dtype)
-        tail = mx.broadcast_to(zero, (*first.shape[:-2], spare, first.shape[-1]))
-        joined.append(mx.concatenate([*pieces, tail] if spare else list(pieces), axis=-2))
-    return tuple(joined)
+        *lead, _, width = pieces[0].shape
+        tail = mx.broadcast_to(mx.zeros((), pieces[0].dtype), (*lead, spare, width))
+        arrays.append(mx.concatenate([*pieces, tail] if spare else list(pieces), axis=-2))
+    return tuple(arrays)
 
 
 def newest(parts: Sequence[Arrays], count: int) -> list[Arrays]:
-    last: list[Arrays] = []
+    """Return the parts of the last `count` tokens."""
+    backwards, missing = list[Arrays](), count
     for part in reversed(parts):
-        if not count:
+        if not missing:
             break
         length = part[0].shape[-2]
-        taken = min(length, count)
-        last.append(token_slice(part, length - taken, length))
-        count -= taken
-    return last[::-1]
+        taken = min(length, missing)
+        backwards.append(token_slice(part, length - taken, length))
+        missing -= taken
+    return backwards[::-1]
 
 
 def token_slice(arrays: Arrays, start: int, stop: int) -> Arrays:

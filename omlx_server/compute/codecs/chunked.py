@@ -12,9 +12,9 @@ from omlx_server.core.blocks.cache_layout import LayerKind
 class ChunkedKVCodec(Codec):
     kind = LayerKind.WINDOW
     classes = (ChunkedKVCache,)
-    cuts_back = True
+    takes_out_drafts = True
 
-    def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
+    def take_out_drafts(self, cache: Cache, counts: Sequence[int]) -> None:
         cache.trim(counts[0])
 
     def describe(self, fresh: Cache) -> str:
@@ -24,9 +24,9 @@ class ChunkedKVCodec(Codec):
         return int(fresh.chunk_size)
 
     def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
-        if start < cache.start_position:
-            raise IndexError("these tokens have left the chunk")
         first = cache.start_position
+        if start < first:
+            raise IndexError("these tokens have left the chunk")
         return token_slice((cache.keys, cache.values), start - first, stop - first)
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:

@@ -1,5 +1,4 @@
-"""LayerCache (deepseek_v41): a window, compressed groups of tokens, and one open group. A
-checkpoint holds all. No batch form."""
+"""LayerCache (deepseek_v41): a window, compressed groups of tokens, an open one. No batch form."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,17 +17,15 @@ class CompressedCodec(Codec):
     kind = LayerKind.CHECKPOINT
     classes = (LayerCache,)
 
-    def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
+    def prepare_undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
         offset = cache.offset
-        fields = {name: getattr(cache, name) for name in _FIELDS}
-        fields = {
-            name: None if array is None else mx.array(array) for name, array in fields.items()
-        }
+        arrays = [getattr(cache, name) for name in _FIELDS]
+        copies = [None if array is None else mx.array(array) for array in arrays]
 
         def put_back(counts: Sequence[int]) -> None:
             cache.offset = offset
-            for name, array in fields.items():
-                setattr(cache, name, array)
+            for name, copy in zip(_FIELDS, copies, strict=True):
+                setattr(cache, name, copy)
 
         return put_back
 

@@ -16,7 +16,7 @@ class KVCodec(Codec):
     kind = LayerKind.DELTA
     keeps = Keeps.PADDED
     classes: tuple[type, ...] = (KVCache, BatchKVCache)
-    cuts_back = True
+    takes_out_drafts = True
 
     def batchable(self, fresh: Cache) -> bool:
         return True
@@ -28,13 +28,15 @@ class KVCodec(Codec):
         else:
             cache.finalize()
 
-    def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
+    def take_out_drafts(self, cache: Cache, counts: Sequence[int]) -> None:
         if cache.keys is None:
             return
-        cache.trim(min(counts))
-        more = [count - min(counts) for count in counts]
-        if any(more):
-            cache.prepare(right_padding=more)
+        # What a row takes out beyond the fewest is padding, which moves to its left end.
+        fewest = min(counts)
+        cache.trim(fewest)
+        padding = [count - fewest for count in counts]
+        if any(padding):
+            cache.prepare(right_padding=padding)
             cache.finalize()
 
     def describe(self, fresh: Cache) -> str:
@@ -45,8 +47,8 @@ class KVCodec(Codec):
         if cache.empty():
             return ()
         first = cache.size() - row.length
-        at = slice(row.index, row.index + 1)
-        return tuple(a[at, :, first + start : first + stop] for a in self.arrays(cache))
+        own = slice(row.index, row.index + 1)
+        return tuple(a[own, :, first + start : first + stop] for a in self.arrays(cache))
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
         if parts[0]:

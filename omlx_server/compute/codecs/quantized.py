@@ -1,4 +1,4 @@
-"""Our full-attention caches: parts hold what the scheme stores, unchanged."""
+"""Our full-attention caches, quantised or plain: parts hold what the scheme stores."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,11 +34,11 @@ class QuantizedKVCodec(KVCodec):
     )
     keeps = Keeps.GROWING
     by_reference = True
-    cuts_rows_cheaply = True
+    takes_out_by_row = True
 
-    def cut_back(self, cache: PackedKVCache | RowsKVCache, counts: Sequence[int]) -> None:
+    def take_out_drafts(self, cache: PackedKVCache | RowsKVCache, counts: Sequence[int]) -> None:
         if isinstance(cache, RowsKVCache):
-            cache.cut_back(counts)
+            cache.forget_last(counts)
         else:
             cache.trim(counts[0])
 
@@ -70,14 +70,14 @@ class QuantizedKVCodec(KVCodec):
         self.put(fresh, arrays, tokens, spans)
 
     def adopts(self, fresh: PackedKVCache, strip: Strip) -> bool:
-        """True in half precision, and where spans are copied."""
+        """True where reading spans costs more: where they are widened to float32 or copied."""
         widens = fresh.scheme.is_fused and strip.holder.keys[0].dtype != mx.float32
-        return widens or _gets_arrays(fresh)
+        return widens or _copies_spans(fresh)
 
     def layer_kv(self, cache: PackedKVCache) -> LayerKv:
         latent = isinstance(cache, LatentKVCache)
-        return replace(super().layer_kv(cache), reads_padding=_gets_arrays(cache), latent=latent)
+        return replace(super().layer_kv(cache), reads_padding=_copies_spans(cache), latent=latent)
 
 
-def _gets_arrays(cache: PackedKVCache) -> bool:
+def _copies_spans(cache: PackedKVCache) -> bool:
     return isinstance(cache, WholeKVCache) and not isinstance(cache, LatentKVCache)

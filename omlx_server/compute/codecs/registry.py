@@ -34,6 +34,7 @@ def leaves(caches: Sequence[Cache]) -> Iterator[Cache]:
 
 
 def replaced(caches: Sequence[Cache], change: Callable[[Cache], Cache]) -> list[Cache]:
+    """Return caches of the same structure with changed leaves."""
     return [
         CacheList(*replaced(cache.caches, change))
         if isinstance(cache, CacheList)

@@ -1,9 +1,7 @@
-"""RotatingKVCache and its batch form: a ring of the last `max_size` tokens.
-
-The newest token is at `_idx - 1`. After a prefill the ring is in temporal order and may be longer
-than the window; once decoding has wrapped it, older tokens follow `_idx`. A rebuilt ring has no
-padding, which would be attended to.
-"""
+"""RotatingKVCache and its batch form: the ring of a sliding layer, its last `max_size` tokens. The
+newest token is at `_idx - 1`. After a prefill the ring is in temporal order and may be longer than
+the window; once decoding has wrapped it, older tokens follow `_idx`. A rebuilt ring has no padding,
+which would be attended to. Wrong drafts are taken out at the end of the temporal order."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,9 +18,9 @@ from omlx_server.core.memory.kv import Keeps, LayerKv
 class RotatingKVCodec(Codec):
     kind = LayerKind.WINDOW
     classes: tuple[type, ...] = (RotatingKVCache, BatchRotatingKVCache)
-    cuts_back = True
-    cuts_rows_cheaply = True
-    puts_rows_back = False
+    takes_out_drafts = True
+    takes_out_by_row = True
+    undoes_by_row = False
 
     def batchable(self, fresh: Cache) -> bool:
         return bool(fresh.keep == 0)  # the batch form forgets `keep`
@@ -32,19 +30,20 @@ class RotatingKVCodec(Codec):
         if isinstance(cache, BatchRotatingKVCache):
             cache._temporal_order()
 
-    def cut_back(self, cache: Cache, counts: Sequence[int]) -> None:
-        least = min(counts)
-        keep = cache.keys.shape[2] - least
-        cache.keys, cache.values = cache.keys[:, :, :keep], cache.values[:, :, :keep]
-        cache.offset -= least
-        cache._idx -= least
+    def take_out_drafts(self, cache: Cache, counts: Sequence[int]) -> None:
+        """Shorten the ring by what all rows take out, then move rows that take out more."""
+        fewest = min(counts)
+        kept = cache.keys.shape[2] - fewest
+        cache.keys, cache.values = cache.keys[:, :, :kept], cache.values[:, :, :kept]
+        cache.offset -= fewest
+        cache._idx -= fewest
         if isinstance(cache, BatchRotatingKVCache):
-            cache._offset -= least
-            _push_right(cache, mx.array([count - least for count in counts]))
+            cache._offset -= fewest
+            _align_row_ends(cache, mx.array([count - fewest for count in counts]))
 
-    def undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
-        """A forward of one token writes in place, so it copies the arrays kept here."""
-        before = {name: _copy_of(value) for name, value in vars(cache).items()}
+    def prepare_undo(self, cache: Cache) -> Callable[[Sequence[int]], None]:
+        # Copied, because a forward of one token writes in place.
+        before = {name: _copy_of_array(value) for name, value in vars(cache).items()}
 
         def put_back(counts: Sequence[int]) -> None:
             for name, value in before.items():
@@ -63,19 +62,18 @@ class RotatingKVCodec(Codec):
 
     def cut(self, cache: Cache, row: CacheRow, start: int, stop: int) -> Arrays:
         size = cache.keys.shape[2]
-        oldest_age, newest_age = row.length - start, row.length - stop
-        if oldest_age > size:
+        if row.length - start > size:
             raise IndexError("these tokens have left the ring")
-        first = cache._idx - oldest_age
-        last = cache._idx - newest_age
-        at = slice(row.index, row.index + 1)
-        arrays = tuple(a[at] for a in (cache.keys, cache.values))
+        own = slice(row.index, row.index + 1)
+        arrays = tuple(a[own] for a in (cache.keys, cache.values))
+        # Places before `_idx`; negative ones are behind it, at the end of the ring.
+        first, last = cache._idx - (row.length - start), cache._idx - (row.length - stop)
         if first >= 0:
             return token_slice(arrays, first, last)
         if last <= 0:
-            return token_slice(arrays, first % size, (last - 1) % size + 1)
+            return token_slice(arrays, first + size, last + size)
         return tuple(
-            mx.concatenate([a[..., first % size :, :], a[..., :last, :]], axis=-2) for a in arrays
+            mx.concatenate([a[..., first + size :, :], a[..., :last, :]], axis=-2) for a in arrays
         )
 
     def join(self, fresh: Cache, parts: Sequence[Arrays], stop: int) -> Cache:
@@ -111,7 +109,8 @@ class InclusiveRingCodec(RotatingKVCodec):
         cache.begin_decode()
 
 
-def _push_right(cache: BatchRotatingKVCache, counts: mx.array) -> None:
+def _align_row_ends(cache: BatchRotatingKVCache, counts: mx.array) -> None:
+    """Move row i to the right by counts[i], over the tokens that it takes out."""
     cache.keys, cache.values = (
         dynamic_roll(array, counts[:, None], axis=2) for array in (cache.keys, cache.values)
     )
@@ -119,5 +118,5 @@ def _push_right(cache: BatchRotatingKVCache, counts: mx.array) -> None:
     cache.offset = cache.offset - counts
 
 
-def _copy_of(value: object) -> object:
+def _copy_of_array(value: object) -> object:
     return mx.array(value) if isinstance(value, mx.array) else value

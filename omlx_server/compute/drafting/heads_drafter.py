@@ -57,7 +57,7 @@ class HeadsDrafter:
                 state.constraint = None
         drafts: list[list[int]] = device.to_host(mx.stack(drafted, axis=1))
         if depth > 1:
-            cache_ops.cut_back(caches, [depth - 1] * len(rows))
+            cache_ops.take_out_drafts(caches, [depth - 1] * len(rows))
         self._has_newest = True
         return Drafted(until_end(rows, drafts, counts), depth, time.perf_counter() - begun)
 
@@ -73,7 +73,7 @@ class HeadsDrafter:
             self._model.draft(tokens[:, first:], before[:, first:], caches)
             cut = [width - 1 - count for count in right]
             if any(cut):
-                cache_ops.cut_back(caches, cut)
+                cache_ops.take_out_drafts(caches, cut)
             cache_ops.evaluate(caches, wait=False)
         last = mx.array(list(right))[:, None, None]
         self._before = mx.take_along_axis(hidden, last, axis=1)

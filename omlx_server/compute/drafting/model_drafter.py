@@ -136,7 +136,7 @@ class ModelDrafter:
         states = states_of(rows)
         drafted = [sample(self._first(newest, caches), states).tokens]
         self._has_newest = True
-        put_back = cache_ops.undo_all(caches) if depth > 1 else []
+        put_back = cache_ops.prepare_undo_of_several(caches) if depth > 1 else []
         for state in states:
             state.constraint = None
         for _ in range(depth - 1):
@@ -162,7 +162,7 @@ class ModelDrafter:
         logits = cache_ops.forward_decoding(self._pair.draft, tokens, lengths, caches)
         width = tokens.shape[1]
         if min(lengths) < width:
-            cache_ops.cut_back(caches, [width - length for length in lengths])
+            cache_ops.take_out_drafts(caches, [width - length for length in lengths])
         return logits
 
     def _fitted(self, logits: mx.array) -> mx.array:

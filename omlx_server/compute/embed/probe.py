@@ -10,8 +10,8 @@ import mlx.core as mx
 from omlx_server.compute.embed.batch import Backbone, Batch
 from omlx_server.compute.embed.body import Head, results
 from omlx_server.compute.hardware import device_policy
-from omlx_server.compute.planning.encoder_fit import probing
-from omlx_server.compute.planning.probe import measured
+from omlx_server.compute.planning.encoder_fit import probing_encoder
+from omlx_server.compute.planning.probe import measure_peak
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import EncoderPlan, EncoderShape, Pass
 from omlx_server.core.work import Work, finish
@@ -27,7 +27,7 @@ def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Wo
     shape = backbone.shape(_width(short, pad_id))
     passes = _passes(longest, max_tokens, shape)
     probes = [(one, partial(_took, short, head, pad_id, one)) for one in passes]
-    plan = yield from probing(replace(shape, layers=_LAYERS), probes, median_low, "pass")
+    plan = yield from probing_encoder(replace(shape, layers=_LAYERS), probes, median_low, "pass")
     return replace(plan, shape=shape)
 
 
@@ -48,7 +48,7 @@ def _took(backbone: Backbone, head: Head, pad_id: int, one: Pass) -> int:
     def run() -> mx.array:
         return finish(results(backbone, Batch.of(inputs, pad_id), head, one.slice_tokens))
 
-    peak = measured(run)
+    peak = measure_peak(run)
     return peak.peak - peak.before
 
 

@@ -1,6 +1,5 @@
-"""Makes MLX use OpenBLAS on Linux, 30 times as fast in float32 as its wheel's BLAS. A library
-loaded globally before mlx wins. Its kernels are chosen here, since OpenBLAS picks the oldest on
-newer processors."""
+"""Makes MLX use OpenBLAS on Linux, 30 times as fast in float32 as its wheel's BLAS: a library that
+is loaded globally before mlx wins. By itself it picks the oldest kernels on new processors."""
 
 import ctypes
 import os

@@ -11,14 +11,15 @@ def compute_copies(arrays: Iterable[mx.array]) -> None:
     """Compute arrays in parts of `DevicePolicy.copied_at_once` bytes. When an array is taken
     from `arrays`, all before it are launched but the last part."""
     policy = device_policy.current()
-    most = policy.copied_at_once // 2 if policy.beside_host else policy.copied_at_once
-    running, part, size = list[mx.array](), list[mx.array](), 0
+    # Beside the host one part runs while the next is made.
+    most_bytes = policy.copied_at_once // 2 if policy.beside_host else policy.copied_at_once
+    running, part, part_bytes = list[mx.array](), list[mx.array](), 0
     for array in arrays:
-        if part and size + array.nbytes > most:
+        if part and part_bytes + array.nbytes > most_bytes:
             running = _compute(part, running, beside_host=policy.beside_host)
-            part, size = [], 0
+            part, part_bytes = [], 0
         part.append(array)
-        size += array.nbytes
+        part_bytes += array.nbytes
     if part:
         _compute(part, [], beside_host=policy.beside_host)
 

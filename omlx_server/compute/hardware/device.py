@@ -12,8 +12,15 @@ from omlx_server.core.memory.budgets import wired_bytes
 # Metal refuses to allocate more buffers than this, whatever their size.
 MAX_BUFFERS = 499_000
 
-_BITS = 8
-_GROUP_SIZE = 64
+active_memory = mx.get_active_memory  # bytes of live arrays
+pool_memory = mx.get_cache_memory  # bytes of freed buffers that MLX keeps
+begin_peak = mx.reset_peak_memory
+peak_memory = mx.get_peak_memory  # the most bytes of live arrays since `begin_peak`
+wait = mx.synchronize
+drain_pool = mx.clear_cache
+
+_CONVERTED_BITS = 8
+_CONVERTED_GROUP_SIZE = 64
 
 
 def is_cpu() -> bool:
@@ -30,28 +37,11 @@ def working_set() -> int | None:
     return recommended if isinstance(recommended, int) and recommended > 0 else None
 
 
-def active_memory() -> int:
-    return mx.get_active_memory()
-
-
-def pool_memory() -> int:
-    return mx.get_cache_memory()
-
-
-def begin_peak() -> None:
-    mx.reset_peak_memory()
-
-
-def peak_memory() -> int:
-    """Return the most bytes of live arrays since `begin_peak`."""
-    return mx.get_peak_memory()
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an allocation failed, by MLX's message."""
-    text = str(error).lower()
-    words = ("unable to allocate", "out of memory", "outofmemory", "insufficient memory")
-    return isinstance(error, MemoryError) or any(word in text for word in words)
+    message = str(error).lower()
+    signs = ("unable to allocate", "out of memory", "outofmemory", "insufficient memory")
+    return isinstance(error, MemoryError) or any(sign in message for sign in signs)
 
 
 def launch(*arrays: Any) -> None:
@@ -68,20 +58,12 @@ def to_host(array: mx.array) -> Any:
     return array.tolist()
 
 
-def wait() -> None:
-    mx.synchronize()
-
-
-def bound(limit: int, *, pool: int) -> None:
+def limit_memory(limit: int, *, pool: int) -> None:
     """Keep at most `pool` bytes of freed buffers, and on Metal wire up to `limit` bytes."""
     mx.set_cache_limit(pool)
     wired = wired_bytes(limit, working_set())
     if wired:
         mx.set_wired_limit(wired)
-
-
-def drain_pool() -> None:
-    mx.clear_cache()
 
 
 def give_back() -> None:
@@ -94,7 +76,9 @@ def quantize_in_place(directory: Path) -> None:
     """Quantise the float model in `directory` to 8 bits, with bfloat16 scales."""
     model, config = load_model(directory)
     model.set_dtype(mx.bfloat16)
-    model, config = quantize_model(model, config, group_size=_GROUP_SIZE, bits=_BITS)
+    model, config = quantize_model(
+        model, config, group_size=_CONVERTED_GROUP_SIZE, bits=_CONVERTED_BITS
+    )
     for old in directory.glob("model*.safetensors"):
         old.unlink()
     save_model(directory, model, donate_model=True)

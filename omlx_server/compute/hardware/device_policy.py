@@ -7,26 +7,16 @@ from omlx_server.compute.hardware import device
 
 @dataclass(frozen=True, slots=True)
 class DevicePolicy:
-    """Sizes of work, in tokens unless said.
+    """Sizes of work, in tokens unless said."""
 
-    beside_host     whether it pays to launch work before waiting for earlier work
-    copied_at_once  bytes of caches copied at a time when rows come or go
-    chunk           a chunk, where it is not measured for a model (core/chunk_sizes.py)
-    halved          the position from which chunks are halved; None with fused attention
-    grouped         the longest chunk that is computed in one forward with others
-    places          the most tokens of all rows of a decode, padding included
-    joins           the most prompts that join the batch in a step
-    fused_widths    head widths, ascending, for which attention makes no scores
-    """
-
-    beside_host: bool
-    copied_at_once: int
-    chunk: int
-    halved: int | None
-    grouped: int
-    places: int
-    joins: int
-    fused_widths: tuple[int, ...]
+    beside_host: bool  # whether it pays to launch work before waiting for earlier work
+    copied_at_once: int  # bytes of caches copied at a time when rows come or go
+    chunk: int  # a chunk, where it is not measured for a model (core/chunk_sizes.py)
+    halved: int | None  # the position from which chunks are halved; None with fused attention
+    grouped: int  # the longest chunk that is computed in one forward with others
+    places: int  # the most tokens of all rows of a decode, padding included
+    joins: int  # the most prompts that join the batch in a step
+    fused_widths: tuple[int, ...]  # head widths, ascending, for which attention makes no scores
 
 
 # A launch takes as long as its work. Unfused attention computes what a causal mask discards: 1,024

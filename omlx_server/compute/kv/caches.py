@@ -9,10 +9,18 @@ from weakref import ReferenceType, ref
 import mlx.core as mx
 from mlx_lm.models.cache import create_attention_mask
 
-from omlx_server.compute.kv.row_groups import GroupPart, written
+from omlx_server.compute.kv.row_groups import GroupPart, append_tokens
 from omlx_server.compute.kv.rows import RowsKVCache
 from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme, views
-from omlx_server.compute.kv.spans import Buffers, Span, Spans, Strip, joined, living
+from omlx_server.compute.kv.spans import (
+    Buffers,
+    Span,
+    Spans,
+    Strip,
+    join_pieces,
+    referent,
+    spans_before,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,13 +51,12 @@ class PackedKVCache:
         self._dtype: mx.Dtype | None = None
 
     def put(self, keys: Arrays, values: Arrays, tokens: int, spans: Spans = ()) -> None:
-        """Fill an empty cache. Another holder of the buffers would cause a copy."""
+        """Fill an empty cache. Nothing else may hold the buffers, or a write copies them."""
         self._buffers.keys, self._buffers.values = keys, values
         self.own_tokens, self.spans = tokens, spans
 
     def adopt(self, strip: Strip, tokens: int) -> None:
-        """Continue after the first tokens of an idle strip that begins with token 0. The cache
-        must be empty."""
+        """Continue an empty cache after the first tokens of an idle strip from token 0 on."""
         assert isinstance(strip.holder, Buffers) and strip.holder.is_idle and not strip.first
         self._buffers, self._strip, self.own_tokens = strip.holder, ref(strip), tokens
         self._buffers.owner = ref(self)
@@ -94,16 +101,16 @@ class PackedKVCache:
 
     def trim(self, n: int) -> int:
         """Forget up to n last tokens and return their number."""
-        n = min(self.offset, n)
-        left = self.offset - n
-        strip = self._living
-        if strip is not None and max(strip.extent[1], strip.first) > left:
+        forgotten = min(self.offset, n)
+        kept = self.offset - forgotten
+        strip = self._living_strip
+        if strip is not None and strip.has_tokens_after(kept):
             keys, values = tuple(map(mx.array, self.keys)), tuple(map(mx.array, self.values))
             strip.move(Buffers(keys, values))
             self._strip = None
-        self.spans = tuple(part for span in self.spans if (part := span.before(left)))
-        self.own_tokens = left - self.first
-        return n
+        self.spans = spans_before(self.spans, kept)
+        self.own_tokens = kept - self.first
+        return forgotten
 
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
         mask: Mask = create_attention_mask(
@@ -119,8 +126,8 @@ class PackedKVCache:
     def _store(self, keys: mx.array, values: mx.array) -> None:
         buffers, lengths = self._buffers, [self.own_tokens]
         new_keys, new_values = self.scheme.quantize(keys, values)
-        buffers.keys = written(buffers.keys, new_keys, lengths)
-        buffers.values = written(buffers.values, new_values, lengths)
+        buffers.keys = append_tokens(buffers.keys, new_keys, lengths)
+        buffers.values = append_tokens(buffers.values, new_values, lengths)
         self.own_tokens += keys.shape[2]
         self._dtype = keys.dtype
 
@@ -129,7 +136,7 @@ class PackedKVCache:
 
     def stored(self) -> tuple[PackedKV, PackedKV]:
         assert self._dtype is not None, "nothing was written"
-        keys, values = self._views()
+        keys, values = self._own_views()
         return (
             PackedKV(keys, self.scheme, self._dtype, self.spans),
             PackedKV(values, self.scheme, self._dtype, self.spans),
@@ -137,32 +144,32 @@ class PackedKVCache:
 
     def row(self, index: int) -> Arrays:
         """Return keys, then values [1, H, offset, F]: views, or copies if there are spans."""
-        keys, values = joined([*(span.arrays() for span in self.spans), self._views()])
+        keys, values = join_pieces([*(span.arrays() for span in self.spans), self._own_views()])
         return *keys, *values
 
     def strip(self, index: int) -> Strip:
-        strip = self._living
+        strip = self._living_strip
         if strip is None:
             strip = Strip(self._buffers, first=self.first)
             self._strip = ref(strip)
         return strip
 
-    def leave(self) -> None: ...
+    def hand_over(self) -> None: ...
     def rejoin(self) -> None:
-        strip = living(self._strip)
+        strip = referent(self._strip)
         if strip is not None:
             strip.move(self._buffers)
 
     def lose(self) -> None:
-        strip = living(self._strip)
+        strip = referent(self._strip)
         if strip is not None:
             strip.lose()
 
     def lost_rows(self) -> list[int]:
         return [0] if any(span.segment.run.is_lost for span in self.spans) else []
 
-    def behind(self, span: Span) -> "PackedKVCache":
-        """Return a cache that reads `span` in place of its own copy."""
+    def reading_span(self, span: Span) -> "PackedKVCache":
+        """Return a copy of this cache that reads `span` instead of its own tokens in it."""
         cache = type(self)(self.scheme)
         tokens, start = self.offset - span.stop, span.stop - self.first
         keys, values = (
@@ -173,12 +180,12 @@ class PackedKVCache:
         cache._dtype = self._dtype
         return cache
 
-    def _views(self) -> tuple[Arrays, Arrays]:
+    def _own_views(self) -> tuple[Arrays, Arrays]:
         tokens = self.own_tokens
         return views(self.keys, 0, tokens), views(self.values, 0, tokens)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "PackedKVCache":
-        """copy.deepcopy cannot copy an mx.Dtype."""
+        # copy.deepcopy cannot copy an mx.Dtype.
         cache = type(self)(self.scheme)
         keys, values = copy.deepcopy((self.keys, self.values), memo)
         cache.put(keys, values, self.own_tokens, self.spans)
@@ -188,12 +195,14 @@ class PackedKVCache:
     @classmethod
     def merge(cls, caches: "Sequence[PackedKVCache]") -> RowsKVCache:
         """Return a batch, to which blocks refer from now on. These caches stay usable."""
-        return cls.batch_form(caches[0].scheme, [cache._part() for cache in caches])
-
-    def _part(self) -> GroupPart:
-        return GroupPart(self.keys, self.values, (self.own_tokens,), (self.spans,), (self._living,))
+        parts = [
+            GroupPart(own.keys, own.values, (own.own_tokens,), (own.spans,), (own._living_strip,))
+            for own in caches
+        ]
+        return cls.batch_form(caches[0].scheme, parts)
 
     @property
-    def _living(self) -> Strip | None:
-        strip = living(self._strip)
+    def _living_strip(self) -> Strip | None:
+        """The strip, if it is alive and still in these buffers."""
+        strip = referent(self._strip)
         return strip if strip is not None and strip.holder is self._buffers else None

@@ -1,5 +1,4 @@
-"""The only hook into MLX: mlx-lm's models look up `mx.fast.scaled_dot_product_attention` at each
-call."""
+"""The only hook into MLX: models look up `mx.fast.scaled_dot_product_attention` at each call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.caches import PackedKV
 from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.row_groups import GroupPart, RowGroup
-from omlx_server.compute.kv.rows import RowMasks, RowsKV, picked, shared_array
+from omlx_server.compute.kv.rows import RowMasks, RowsKV, pick_rows, shared_array
 from omlx_server.compute.kv.schemes.base import Scheme, Scoring
 from omlx_server.compute.kv.span_attention import attend_in_parts, attend_joined
 from omlx_server.core.memory.shape import FEW_QUERIES
@@ -39,55 +38,58 @@ class Dispatch:
             return self(queries, k, mask.keys, scale=scale, **options)
         scoring = Scoring(scale=scale, mask=mask, sinks=options.get("sinks"))
         if isinstance(k, PackedKV) and isinstance(v, PackedKV):
-            return _attended(q, k, v, scoring)
+            return _attend_one_sequence(q, k, v, scoring)
         if isinstance(k, RowsKV) and isinstance(v, RowsKV):
-            return _by_groups(q, k, v, scoring)
+            return _attend_groups(q, k, v, scoring)
         return self.original(q, k, v, scale=scale, mask=mask, **options)
 
 
-def _attended(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring) -> mx.array:
+def _attend_one_sequence(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring) -> mx.array:
     if not k.spans:
         return k.scheme.attend(q, k.arrays, v.arrays, **scoring)
-    tails = GroupPart(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
-    if isinstance(scoring["mask"], mx.array) or not _is_in_parts(q, k.scheme):
-        return attend_joined(q, tails, k.scheme, scoring)
-    return attend_in_parts(q, [(tails, scoring["mask"])], k.scheme, scoring)
+    tail = GroupPart(k.arrays, v.arrays, (k.arrays[0].shape[2],), (k.spans,))
+    if isinstance(scoring["mask"], mx.array) or not _should_attend_in_parts(q, k.scheme):
+        return attend_joined(q, tail, k.scheme, scoring)
+    return attend_in_parts(q, [(tail, scoring["mask"])], k.scheme, scoring)
 
 
-def _by_groups(q: mx.array, k: RowsKV, v: RowsKV, scoring: Scoring) -> mx.array:
+def _attend_groups(q: mx.array, k: RowsKV, v: RowsKV, scoring: Scoring) -> mx.array:
+    """Attend each group of rows apart, and put the answers in the rows' order."""
     count, scheme = q.shape[2], k.scheme
-    masks = _row_masks(scoring["mask"], count)
-    answers, order, with_spans = list[mx.array](), list[int](), list[tuple[RowGroup, GroupPart]]()
+    masks = _masks_from(scoring["mask"], count)
+    answers, answered_rows = list[mx.array](), list[int]()
+    with_spans = list[tuple[RowGroup, GroupPart]]()
     for (group, keys), (_, values) in zip(k.groups, v.groups, strict=True):
         if group.has_spans:
             with_spans.append((group, GroupPart(keys, values, group.lengths, group.spans)))
             continue
-        [queries] = picked((q,), group.rows)
-        seen = masks.of(count, group.lengths)
-        answers.append(scheme.attend(queries, keys, values, **(scoring | {"mask": seen})))
-        order += group.rows
-    if with_spans and _is_in_parts(q, scheme):
+        [queries] = pick_rows((q,), group.rows)
+        mask = masks.of(count, group.lengths)
+        answers.append(scheme.attend(queries, keys, values, **(scoring | {"mask": mask})))
+        answered_rows += group.rows
+    if with_spans and _should_attend_in_parts(q, scheme):
         rows = [row for group, _ in with_spans for row in group.rows]
         tails = [(tail, masks.of(count, tail.lengths)) for _, tail in with_spans]
-        answers.append(attend_in_parts(picked((q,), tuple(rows))[0], tails, scheme, scoring))
-        order += rows
+        answers.append(attend_in_parts(pick_rows((q,), tuple(rows))[0], tails, scheme, scoring))
+        answered_rows += rows
     elif with_spans:
         causal = scoring | {"mask": "causal" if count > 1 else None}
         for group, tail in with_spans:
-            [queries] = picked((q,), group.rows)
+            [queries] = pick_rows((q,), group.rows)
             answers.append(attend_joined(queries, tail, scheme, causal))
-            order += group.rows
-    if len(answers) == 1 and order == sorted(order):
+            answered_rows += group.rows
+    if len(answers) == 1 and answered_rows == sorted(answered_rows):
         return answers[0]
-    places = {row: place for place, row in enumerate(order)}
-    return mx.concatenate(answers)[shared_array(tuple(places[row] for row in range(len(order))))]
+    places = {row: place for place, row in enumerate(answered_rows)}
+    in_order = shared_array(tuple(places[row] for row in range(len(places))))
+    return mx.concatenate(answers)[in_order]
 
 
-def _is_in_parts(queries: mx.array, scheme: Scheme) -> bool:
+def _should_attend_in_parts(queries: mx.array, scheme: Scheme) -> bool:
     return queries.shape[2] <= FEW_QUERIES or not scheme.is_fused
 
 
-def _row_masks(mask: Any, count: int) -> RowMasks:
+def _masks_from(mask: Any, count: int) -> RowMasks:
     if isinstance(mask, RowMasks):
         return mask
     if isinstance(mask, str) or (mask is None and count == 1):

@@ -10,7 +10,7 @@ import numpy as np
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Arrays
-from omlx_server.compute.kv.spans import Buffers, Spans, Strip, end_of, living
+from omlx_server.compute.kv.spans import Buffers, Spans, Strip, end_of, referent, spans_before
 from omlx_server.core.memory.kv import places, places_with_room, reach
 
 
@@ -43,7 +43,7 @@ class RowGroup:
 
     @property
     def part(self) -> GroupPart:
-        strips = tuple(map(self._living, range(len(self.rows))))
+        strips = tuple(map(self._living_strip, range(len(self.rows))))
         return GroupPart(self.keys, self.values, self.lengths, self.spans, strips)
 
     @property
@@ -51,11 +51,10 @@ class RowGroup:
         return any(self.spans)
 
     def first(self, place: int) -> int:
-        spans = self.spans[place]
-        return spans[-1].stop if spans else 0
+        return end_of(self.spans[place])
 
     def strip(self, place: int) -> Strip:
-        strip = self._living(place)
+        strip = self._living_strip(place)
         if strip is None:
             strip = Strip(self, place, self.first(place))
             self._strips[place] = ref(strip)
@@ -68,34 +67,34 @@ class RowGroup:
     def write(self, keys: Arrays, values: Arrays) -> None:
         """Append tokens [R, H, T, F]."""
         count = keys[0].shape[2]
-        self.keys = written(self.keys, keys, self.lengths)
-        self.values = written(self.values, values, self.lengths)
+        self.keys = append_tokens(self.keys, keys, self.lengths)
+        self.values = append_tokens(self.values, values, self.lengths)
         self.lengths = tuple([length + count for length in self.lengths])
 
-    def cut_back(self, counts: Sequence[int]) -> None:
+    def forget_last(self, counts: Sequence[int]) -> None:
         """Forget row i's last counts[i] tokens. Copies only what a block refers to."""
         lengths, spans = list[int](), list[Spans]()
         for place, count in enumerate(counts):
-            left = max(0, self.first(place) + self.lengths[place] - count)
-            strip = self._living(place)
-            if strip is not None and max(strip.extent[1], strip.first) > left:
-                self._leave(place, strip)
-            spans.append(tuple(part for s in self.spans[place] if (part := s.before(left))))
-            lengths.append(left - end_of(spans[-1]))
+            kept = max(0, end_of(self.spans[place]) + self.lengths[place] - count)
+            strip = self._living_strip(place)
+            if strip is not None and strip.has_tokens_after(kept):
+                self._move_out(place, strip)
+            spans.append(spans_before(self.spans[place], kept))
+            lengths.append(kept - end_of(spans[-1]))
         self.lengths, self.spans = tuple(lengths), tuple(spans)
 
     def fits(self, length: int) -> bool:
         shortest, longest = min(self.lengths), max(self.lengths)
         return max(length, longest) <= reach(min(length, shortest))
 
-    def without(self, gone: Callable[[int], bool]) -> "RowGroup | None":
-        """Return the group without the `gone` rows, None if none stays."""
-        staying = [place for place, row in enumerate(self.rows) if not gone(row)]
+    def without_rows(self, is_gone: Callable[[int], bool]) -> "RowGroup | None":
+        """Return the group without rows that are gone, None if none stays."""
+        staying = [place for place, row in enumerate(self.rows) if not is_gone(row)]
         if len(staying) == len(self.rows):
             return self
-        for place, strip in enumerate(map(self._living, range(len(self.rows)))):
+        for place, strip in enumerate(map(self._living_strip, range(len(self.rows)))):
             if strip is not None and place not in staying:
-                self._leave(place, strip)
+                self._move_out(place, strip)
         if not staying:
             return None
         lengths = tuple(self.lengths[place] for place in staying)
@@ -105,25 +104,25 @@ class RowGroup:
             for arrays in (self.keys, self.values)
         )
         spans = tuple(self.spans[place] for place in staying)
-        strips = tuple(self._living(place) for place in staying)
+        strips = tuple(self._living_strip(place) for place in staying)
         rows = [self.rows[place] for place in staying]
         return RowGroup(rows, [GroupPart(keys, values, lengths, spans, strips)])
 
-    def leave(self) -> None:
-        self.without(lambda row: True)
+    def hand_over(self) -> None:
+        self.without_rows(lambda row: True)
 
     def lose(self) -> None:
-        for strip in map(self._living, range(len(self.rows))):
+        for strip in map(self._living_strip, range(len(self.rows))):
             if strip is not None:
                 strip.lose()
 
-    def _living(self, place: int) -> Strip | None:
-        strip = living(self._strips[place])
+    def _living_strip(self, place: int) -> Strip | None:
+        strip = referent(self._strips[place])
         if strip is None or strip.holder is not self or strip.place != place:
             return None
         return strip
 
-    def _leave(self, place: int, strip: Strip) -> None:
+    def _move_out(self, place: int, strip: Strip) -> None:
         self._strips[place] = None
         start, stop = strip.extent
         if len(self.rows) == 1:
@@ -145,45 +144,48 @@ def length_classes(lengths: Sequence[int]) -> list[list[int]]:
     return [sorted(rows) for rows in classes]
 
 
-def _grown(buffers: Arrays, new: Arrays, count: int) -> Arrays:
-    more = places(new[0].shape[2])
-    spare = tuple(mx.zeros((*a.shape[:2], more, a.shape[3]), a.dtype) for a in new)
+def _enlarge(buffers: Arrays, new: Arrays, tokens: int) -> Arrays:
+    added = places(new[0].shape[2])
+    unused = tuple(mx.zeros((*a.shape[:2], added, a.shape[3]), a.dtype) for a in new)
     if not buffers:
-        return spare
-    pairs = zip(buffers, spare, strict=True)
-    return tuple(mx.concatenate([buffer[:, :, :count], s], axis=2) for buffer, s in pairs)
+        return unused
+    pairs = zip(buffers, unused, strict=True)
+    return tuple(mx.concatenate([buffer[:, :, :tokens], end], axis=2) for buffer, end in pairs)
 
 
 @lru_cache(maxsize=16)
-def _indices(lengths: tuple[int, ...], heads: int, count: int) -> tuple[mx.array, ...]:
+def _indices_to_append_at(lengths: tuple[int, ...], heads: int, count: int) -> tuple[mx.array, ...]:
+    """Return the indices (row, head, token) of `count` places after each row's tokens."""
     rows = np.arange(len(lengths), dtype=np.uint32)[:, None, None]
-    at = np.array(lengths, dtype=np.uint32)[:, None, None] + np.arange(count, dtype=np.uint32)
-    return mx.array(rows), mx.array(np.arange(heads, dtype=np.uint32)[:, None]), mx.array(at)
+    all_heads = np.arange(heads, dtype=np.uint32)[:, None]
+    tokens = np.array(lengths, dtype=np.uint32)[:, None, None] + np.arange(count, dtype=np.uint32)
+    return mx.array(rows), mx.array(all_heads), mx.array(tokens)
 
 
-def written(buffers: Arrays, new: Arrays, lengths: Sequence[int]) -> Arrays:
+def append_tokens(buffers: Arrays, new: Arrays, lengths: Sequence[int]) -> Arrays:
     """Append `new` tokens [R, H, T, F] to each row, in place or in larger buffers."""
     count, longest = new[0].shape[2], max(lengths)
     if not buffers or longest + count > buffers[0].shape[2]:
-        buffers = _grown(buffers, new, longest)
+        buffers = _enlarge(buffers, new, longest)
     for buffer, array in zip(buffers, new, strict=True):
         if min(lengths) == longest:
             buffer[:, :, longest : longest + count] = array
         else:
-            buffer[_indices(tuple(lengths), array.shape[1], count)] = array
+            buffer[_indices_to_append_at(tuple(lengths), array.shape[1], count)] = array
     return buffers
 
 
-def _common_buffers(members: Sequence[Arrays], parts: Sequence[GroupPart], longest: int) -> Arrays:
-    if len(members) == 1:
-        return tuple(mx.contiguous(array) for array in members[0])
-    like = next((arrays for arrays in members if arrays), ())
+def _common_buffers(sides: Sequence[Arrays], parts: Sequence[GroupPart], longest: int) -> Arrays:
+    """Return buffers of all parts' rows. `sides` are the keys of each part, or the values."""
+    if len(sides) == 1:
+        return tuple(mx.contiguous(array) for array in sides[0])
+    like = next((arrays for arrays in sides if arrays), ())
     rows, room = sum(len(part.lengths) for part in parts), places_with_room(longest)
     buffers = tuple(mx.zeros((rows, a.shape[1], room, a.shape[3]), a.dtype) for a in like)
-    first = 0
-    for arrays, part in zip(members, parts, strict=True):
-        last, tokens = first + len(part.lengths), max(part.lengths)
+    start = 0
+    for arrays, part in zip(sides, parts, strict=True):
+        stop, tokens = start + len(part.lengths), max(part.lengths)
         for buffer, array in zip(buffers, arrays, strict=bool(arrays)):
-            buffer[first:last, :, :tokens] = array[:, :, :tokens]
-        first = last
+            buffer[start:stop, :, :tokens] = array[:, :, :tokens]
+        start = stop
     return buffers

@@ -10,11 +10,13 @@ import mlx.core as mx
 
 from omlx_server.compute.kv.row_groups import GroupPart, RowGroup, length_classes
 from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scheme, views
-from omlx_server.compute.kv.spans import Strip, joined
+from omlx_server.compute.kv.spans import Strip, join_pieces
 
 
 @dataclass(frozen=True, slots=True)
 class RowMasks:
+    """The causal masks of rows of different lengths, for all layers."""
+
     masks: dict[tuple[int, tuple[int, ...]], mx.array] = field(default_factory=dict)
 
     def of(self, count: int, lengths: tuple[int, ...]) -> mx.array | str | None:
@@ -31,6 +33,8 @@ class RowMasks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowsKV:
+    """Keys or values of a batch, for our attention."""
+
     groups: Sequence[tuple[RowGroup, Arrays]]
     scheme: Scheme
     dtype: mx.Dtype
@@ -44,12 +48,15 @@ class RowsKVCache:
 
     def __init__(self, scheme: Scheme, parts: Sequence[GroupPart]) -> None:
         self.scheme = scheme
-        self._groups = [RowGroup(rows, [parts[row] for row in rows]) for rows in _classes(parts)]
+        self._groups = [
+            RowGroup(rows, [parts[row] for row in rows]) for rows in _rows_of_groups(parts)
+        ]
         self._padding: Sequence[int] = ()
         self._dtype: mx.Dtype | None = None
 
     @property
     def lengths(self) -> list[int]:
+        """Each row's number of tokens, spans included."""
         by_row = {
             row: length + (spans[-1].stop if spans else 0)
             for group in self._groups
@@ -92,7 +99,7 @@ class RowsKVCache:
 
     def trim(self, n: int) -> int:
         for group in self._groups:
-            group.cut_back([n] * len(group.rows))
+            group.forget_last([n] * len(group.rows))
         return n
 
     def make_mask(
@@ -111,7 +118,7 @@ class RowsKVCache:
     def _store(self, keys: mx.array, values: mx.array) -> None:
         new_keys, new_values = self.scheme.quantize(keys, values)
         for group in self._groups:
-            group.write(picked(new_keys, group.rows), picked(new_values, group.rows))
+            group.write(pick_rows(new_keys, group.rows), pick_rows(new_values, group.rows))
         self._dtype = keys.dtype
 
     def keys_and_values(self) -> tuple[Any, Any]:
@@ -131,51 +138,47 @@ class RowsKVCache:
 
     def finalize(self) -> None:
         if self._padding:
-            self.cut_back(self._padding)
+            self.forget_last(self._padding)
         self._padding = ()
 
-    def cut_back(self, counts: Sequence[int]) -> None:
+    def forget_last(self, counts: Sequence[int]) -> None:
         for group in self._groups:
-            group.cut_back([counts[row] for row in group.rows])
+            group.forget_last([counts[row] for row in group.rows])
 
     def filter(self, batch_indices: Sequence[int]) -> None:
-        numbers = {row: number for number, row in enumerate(batch_indices)}
-        staying = (group.without(lambda row: row not in numbers) for group in self._groups)
+        new_number = {row: number for number, row in enumerate(batch_indices)}
+        staying = (group.without_rows(lambda row: row not in new_number) for group in self._groups)
         self._groups = [group for group in staying if group is not None]
         for group in self._groups:
-            group.rows = tuple(numbers[row] for row in group.rows)
+            group.rows = tuple(new_number[row] for row in group.rows)
 
     def extend(self, other: "RowsKVCache") -> None:
+        """Append rows, each group to the first that it fits."""
         count = sum(len(group.rows) for group in self._groups)
         for theirs in other._groups:
             rows = [row + count for row in theirs.rows]
-            fitting = (
-                number
-                for number, mine in enumerate(self._groups)
-                if mine.has_spans == theirs.has_spans and all(map(mine.fits, theirs.lengths))
-            )
-            number = next(fitting, None)
-            if number is None:
-                self._groups.append(RowGroup(rows, [theirs.part]))
+            for number, mine in enumerate(self._groups):
+                if mine.has_spans == theirs.has_spans and all(map(mine.fits, theirs.lengths)):
+                    self._groups[number] = RowGroup([*mine.rows, *rows], [mine.part, theirs.part])
+                    break
             else:
-                mine = self._groups[number]
-                self._groups[number] = RowGroup([*mine.rows, *rows], [mine.part, theirs.part])
+                self._groups.append(RowGroup(rows, [theirs.part]))
 
     def row(self, index: int) -> Arrays:
         """Return keys, then values [1, H, tokens, F]: views, or copies if there are spans."""
-        group, place = self._place(index)
-        stop = group.lengths[place]
-        tail = views(group.keys, 0, stop, place), views(group.values, 0, stop, place)
-        keys, values = joined([*(span.arrays() for span in group.spans[place]), tail])
+        group, place = self._group_of(index)
+        length = group.lengths[place]
+        tail = views(group.keys, 0, length, place), views(group.values, 0, length, place)
+        keys, values = join_pieces([*(span.arrays() for span in group.spans[place]), tail])
         return *keys, *values
 
     def strip(self, index: int) -> Strip:
-        group, place = self._place(index)
+        group, place = self._group_of(index)
         return group.strip(place)
 
-    def leave(self) -> None:
+    def hand_over(self) -> None:
         for group in self._groups:
-            group.leave()
+            group.hand_over()
 
     def lose(self) -> None:
         for group in self._groups:
@@ -189,18 +192,18 @@ class RowsKVCache:
             if any(span.segment.run.is_lost for span in spans)
         ]
 
-    def _place(self, index: int) -> tuple[RowGroup, int]:
+    def _group_of(self, index: int) -> tuple[RowGroup, int]:
         group = next(group for group in self._groups if index in group.rows)
         return group, group.rows.index(index)
 
 
-def _classes(parts: Sequence[GroupPart]) -> list[list[int]]:
-    classes = []
+def _rows_of_groups(parts: Sequence[GroupPart]) -> list[list[int]]:
+    groups = []
     for with_spans in (False, True):
         rows = [row for row, part in enumerate(parts) if bool(part.spans[0]) is with_spans]
         for numbers in length_classes([parts[row].lengths[0] for row in rows]):
-            classes.append([rows[number] for number in numbers])
-    return classes
+            groups.append([rows[number] for number in numbers])
+    return groups
 
 
 @lru_cache(maxsize=16)
@@ -209,7 +212,7 @@ def shared_array(numbers: tuple[int, ...]) -> mx.array:
     return mx.array(numbers, dtype=mx.int32)
 
 
-def picked(arrays: Arrays, rows: tuple[int, ...]) -> Arrays:
+def pick_rows(arrays: Arrays, rows: tuple[int, ...]) -> Arrays:
     if rows == tuple(range(len(arrays[0]))):
         return arrays
     places = shared_array(rows)

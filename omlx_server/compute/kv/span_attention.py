@@ -11,45 +11,45 @@ import mlx.core as mx
 from omlx_server.compute.kv.row_groups import GroupPart
 from omlx_server.compute.kv.schemes.base import Mask, Scheme, Scoring, views
 from omlx_server.compute.kv.schemes.partial import Partial
-from omlx_server.compute.kv.spans import joined
+from omlx_server.compute.kv.spans import join_pieces
 
 
 def attend_in_parts(
     queries: mx.array, tails: Sequence[tuple[GroupPart, Mask]], scheme: Scheme, scoring: Scoring
 ) -> mx.array:
-    """Attend spans and tails separately: queries [R, Hq, L, D] to [R, Hq, L, Dv]. Masks are over
-    the tails."""
-    first, parts = 0, list[Partial]()
+    """Attend spans and tails apart: queries [R, Hq, L, D] to [R, Hq, L, Dv]. Masks are of tails."""
+    start, of_tails = 0, list[Partial]()
     for tail, mask in tails:
-        stop, longest = first + len(tail.lengths), max(tail.lengths)
+        stop, longest = start + len(tail.lengths), max(tail.lengths)
         keys, values = views(tail.keys, 0, longest), views(tail.values, 0, longest)
-        rows = queries[first:stop]
-        parts.append(scheme.part(rows, keys, values, **(scoring | {"mask": mask})))
-        first = stop
-    seen = Partial.concatenated(parts)
-    for places, part in _of_spans(queries, tails, scheme, scoring["scale"]):
-        seen = seen.merged_at(places, part)
-    return scheme.finished(seen, queries.dtype)
+        own = queries[start:stop]
+        of_tails.append(scheme.part(own, keys, values, **(scoring | {"mask": mask})))
+        start = stop
+    merged = Partial.concatenated(of_tails)
+    for rows, of_span in _attend_spans(queries, tails, scheme, scoring["scale"]):
+        merged = merged.merged_in_rows(rows, of_span)
+    return scheme.answer(merged, queries.dtype)
 
 
-def _of_spans(
+def _attend_spans(
     queries: mx.array, tails: Sequence[tuple[GroupPart, Mask]], scheme: Scheme, scale: float
 ) -> list[tuple[list[int], Partial]]:
-    by_key, rows_of = {}, dict[tuple[int, int, int], list[int]]()
+    """Return the rows on each span and their attention to it, computed at once."""
+    span_of, rows_of = {}, dict[tuple[int, int, int], list[int]]()
     for row, spans in enumerate(spans for tail, _ in tails for spans in tail.spans):
         for span in spans:
-            by_key[span.key] = span
+            span_of[span.key] = span
             rows_of.setdefault(span.key, []).append(row)
     parts = []
-    for key, span in by_key.items():
+    for key, span in span_of.items():
         rows, (keys, values) = rows_of[key], span.arrays()
-        folded = _folded(queries if len(rows) == len(queries) else queries[mx.array(rows)])
+        folded = _fold_rows(queries if len(rows) == len(queries) else queries[mx.array(rows)])
         part = scheme.part(folded, keys, values, scale=scale, mask=None)
-        parts.append((rows, part.unfolded(len(rows))))
+        parts.append((rows, part.unfold_rows(len(rows))))
     return parts
 
 
-def _folded(queries: mx.array) -> mx.array:
+def _fold_rows(queries: mx.array) -> mx.array:
     rows, heads, length, dim = queries.shape
     return queries.swapaxes(0, 1).reshape(1, heads, rows * length, dim)
 
@@ -61,6 +61,6 @@ def attend_joined(
     answers = []
     for row, (length, spans) in enumerate(zip(tails.lengths, tails.spans, strict=True)):
         tail = views(tails.keys, 0, length, row), views(tails.values, 0, length, row)
-        keys, values = joined([*(span.arrays() for span in spans), tail])
+        keys, values = join_pieces([*(span.arrays() for span in spans), tail])
         answers.append(scheme.attend(queries[row : row + 1], keys, values, **scoring))
     return answers[0] if len(answers) == 1 else mx.concatenate(answers)

@@ -29,9 +29,10 @@ from omlx_server.compute.kv.schemes.base import Arrays, views
 from omlx_server.core.memory.kv import GROWTH
 
 T = TypeVar("T")
+MOST_SPANS = 4  # of a row
 
 
-def living(reference: ReferenceType[T] | None) -> T | None:
+def referent(reference: ReferenceType[T] | None) -> T | None:
     return reference() if reference is not None else None
 
 
@@ -60,7 +61,7 @@ class Buffers:
 
     @property
     def is_idle(self) -> bool:
-        return living(self.owner) is None
+        return referent(self.owner) is None
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
@@ -74,7 +75,7 @@ class Strip:
 
     def arrays(self, start: int, stop: int) -> tuple[Arrays, Arrays]:
         """Return views [1, H, stop - start, F]. Raises LostTokens."""
-        if isinstance(self.holder, _Nowhere):
+        if isinstance(self.holder, _LostHolder):
             raise LostTokens("the tokens were in a step that failed")
         start, stop = start - self.first, stop - self.first
         keys = views(self.holder.keys, start, stop, self.place)
@@ -88,17 +89,21 @@ class Strip:
     @property
     def extent(self) -> tuple[int, int]:
         """The tokens [start, stop) that segments refer to."""
-        run = living(self.run)
+        run = referent(self.run)
         return run.extent if run is not None else (self.first, self.first)
+
+    def has_tokens_after(self, stop: int) -> bool:
+        """Return whether the strip begins or is referred to behind `stop`."""
+        return max(self.extent[1], self.first) > stop
 
     def move(self, holder: Holder, place: int = 0) -> None:
         self.holder, self.place = holder, place
 
     def lose(self) -> None:
-        self.holder = _Nowhere()
+        self.holder = _LostHolder()
 
 
-class _Nowhere:
+class _LostHolder:
     keys: Arrays = ()
     values: Arrays = ()
 
@@ -112,7 +117,7 @@ class TokenRun:
     is_tight: bool = False
     _tidy_bytes: int | None = None  # None in use
     _block_bytes: int | None = None
-    _counted: int = 0  # segments when these were noted
+    _counted: int = 0  # the number of segments when these bytes were noted
 
     def __post_init__(self) -> None:
         for strip in self.strips:
@@ -134,7 +139,7 @@ class TokenRun:
 
     @property
     def is_lost(self) -> bool:
-        return any(isinstance(strip.holder, _Nowhere) for strip in self.strips)
+        return any(isinstance(strip.holder, _LostHolder) for strip in self.strips)
 
     @property
     def nbytes(self) -> int:
@@ -143,22 +148,22 @@ class TokenRun:
     @property
     def tidy_bytes(self) -> int | None:
         """The size of a tidied run; None in use and after a change of segments."""
-        self._notice_freed()
+        self._notice_freed_segments()
         return self._tidy_bytes
 
     @property
     def block_bytes(self) -> int:
         """The bytes of segments that blocks hold."""
-        self._notice_freed()
+        self._notice_freed_segments()
         if self._block_bytes is None:
             self._block_bytes = sum(s.nbytes for s in self.segments if s.holder is not None)
         return self._block_bytes
 
-    def _notice_freed(self) -> None:
+    def _notice_freed_segments(self) -> None:
         if self._counted != len(self.segments):
-            self.changed()
+            self.note_change()
 
-    def changed(self) -> None:
+    def note_change(self) -> None:
         """Note that the segments or what they hold changed."""
         self._counted = len(self.segments)
         self._tidy_bytes = self._block_bytes = None
@@ -173,9 +178,9 @@ class TokenRun:
 
     def clear_behind(self, stop: int) -> None:
         """Detach blocks beyond `stop`, before a sequence writes there. The run must be free."""
-        self.changed()
+        self.note_change()
         for segment in list(self.segments):
-            block = living(segment.holder)
+            block = referent(segment.holder)
             if block is not None and segment.stop > stop:
                 block.detach()
 
@@ -191,7 +196,7 @@ class TokenRun:
 
     def detach(self) -> bool:
         """Detach all blocks, so that the run is freed. Return False if a row needs it."""
-        blocks = [living(segment.holder) for segment in self.segments]
+        blocks = [referent(segment.holder) for segment in self.segments]
         if any(block is None for block in blocks):
             return False
         for block in filter(None, blocks):
@@ -199,8 +204,7 @@ class TokenRun:
         return True
 
     def shrink(self, *, wholly: bool = False) -> Iterator[Arrays]:
-        """Drop unused places if they exceed a fifth of an idle run or `wholly`. Yields each
-        layer's new uncomputed arrays."""
+        """Drop an idle run's unused places, if over a fifth or `wholly`. Yields what to compute."""
         start, stop = self.extent
         for strip in self.strips:
             assert isinstance(strip.holder, Buffers)
@@ -213,7 +217,7 @@ class TokenRun:
             strip.move(Buffers(keys, values))
             strip.first = start
             yield *keys, *values
-        self._notice_freed()
+        self._notice_freed_segments()
         self._tidy_bytes = self._buffer_bytes
 
 
@@ -222,8 +226,7 @@ class Detachable(Protocol):
 
 
 class Runs:
-    """The runs of one model. Short idle runs are detached, because Metal limits the number of
-    arrays."""
+    """The runs of one model. Short idle ones are detached: Metal limits the number of arrays."""
 
     def __init__(self, short: int = 0, least: int = GROWTH) -> None:
         """Idle runs below `short` tokens are given up. At most `least` tokens are always copied."""
@@ -232,7 +235,7 @@ class Runs:
         self._runs = WeakSet[TokenRun]()
 
     def of(self, strips: tuple[Strip, ...]) -> TokenRun:
-        run = living(strips[0].run)
+        run = referent(strips[0].run)
         if run is None:
             run = TokenRun(strips)
             self._runs.add(run)
@@ -249,16 +252,17 @@ class Runs:
 
     def tidy(self, *, wholly: bool = False) -> None:
         """Free unused places, short runs and runs with gaps, all of idle runs."""
-        compute_copies(self._tidied(wholly=wholly))
+        compute_copies(self._copies_of_tidying(wholly=wholly))
 
-    def _tidied(self, *, wholly: bool) -> Iterator[mx.array]:
+    def _copies_of_tidying(self, *, wholly: bool) -> Iterator[mx.array]:
         for run in list(self._runs):
             is_tidy = run.tidy_bytes is not None and (run.is_tight or not wholly)
             if is_tidy or not run.is_idle:
                 continue
             start, stop = run.extent
             tokens = sum(segment.stop - segment.start for segment in run.segments)
-            if (stop - start < self.short or tokens * 5 < (stop - start) * 4) and run.detach():
+            is_short, has_gaps = stop - start < self.short, tokens * 5 < (stop - start) * 4
+            if (is_short or has_gaps) and run.detach():
                 continue
             for arrays in run.shrink(wholly=wholly):
                 yield from arrays
@@ -282,11 +286,11 @@ class Segment:
     def __post_init__(self) -> None:
         self.nbytes = (self.stop - self.start) * self.run.token_bytes
         self.run.segments.add(self)
-        self.run.changed()
+        self.run.note_change()
 
     def hold(self, payload: "Detachable") -> None:
         self.holder = ref(payload)
-        self.run.changed()
+        self.run.note_change()
 
     def spans(self) -> list["Span"]:
         return [Span(self, strip) for strip in self.run.strips]
@@ -313,22 +317,23 @@ class Span:
     def arrays(self) -> tuple[Arrays, Arrays]:
         return self.strip.arrays(self.start, self.stop)
 
-    def before(self, stop: int) -> "Span | None":
-        if stop >= self.stop:
-            return self
-        if stop <= self.start:
-            return None
-        return Span(Segment(self.segment.run, self.start, stop), self.strip)
-
 
 Spans = tuple[Span, ...]
+
+
+def spans_before(spans: Spans, stop: int) -> Spans:
+    kept = [span for span in spans if span.start < stop]
+    if kept and kept[-1].stop > stop:
+        last = kept[-1]
+        kept[-1] = Span(Segment(last.segment.run, last.start, stop), last.strip)
+    return tuple(kept)
 
 
 def end_of(spans: Spans) -> int:
     return spans[-1].stop if spans else 0
 
 
-def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
+def join_pieces(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
     if len(pieces) == 1:
         return pieces[0]
     keys, values = (
@@ -338,15 +343,10 @@ def joined(pieces: Sequence[tuple[Arrays, Arrays]]) -> tuple[Arrays, Arrays]:
     return keys, values
 
 
-MOST_SPANS = 4
-
-
-def referred(lengths: Sequence[int], free: Sequence[bool], least: int) -> int:
-    """Return how many leading segments a row refers to; it copies the others.
-
-    Each costs a launch, so it is copied if less than half as long as the one before, or beyond
-    `MOST_SPANS`, unless its run is not `free`. Up to `least` tokens are always copied.
-    """
+def count_referred(lengths: Sequence[int], free: Sequence[bool], least: int) -> int:
+    """Return how many leading segments a row refers to; it copies the others. Each costs a launch,
+    so it is copied if less than half as long as the one before, or beyond `MOST_SPANS`, unless its
+    run is not `free`. Up to `least` tokens are always copied."""
     count = len(lengths)
     while count > 1 and free[count - 1]:
         is_short = 2 * sum(lengths[count - 1 :]) < lengths[count - 2]

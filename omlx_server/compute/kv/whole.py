@@ -1,5 +1,5 @@
-"""Caches for models that compute attention themselves (plamo, gemma2): where rows differ, one
-layer at a time is copied into one array."""
+"""Caches for models with attention of their own (plamo, gemma2), which read one array: where rows
+differ, a layer is copied when it is read."""
 
 from typing import ClassVar
 
@@ -12,16 +12,17 @@ from omlx_server.compute.kv.schemes.base import Mask
 
 class WholeRowsKVCache(RowsKVCache):
     def make_mask(self, N: int, return_array: bool = False, window_size: int | None = None) -> Mask:
-        """Return None, "causal" or bool [B, 1, N, longest]. A query sees `window_size` tokens,
-        itself included."""
+        """Return None, "causal" or bool [B, 1, N, longest]. A window includes the query."""
         lengths = self.lengths
         longest = max(lengths)
         if min(lengths) == longest and window_size is None and not (return_array and N > 1):
             return "causal" if N > 1 else None
-        queries = (mx.array(lengths)[:, None] + mx.arange(N))[:, None, :, None]
-        keys = mx.arange(longest + N)
-        seen = keys <= queries
-        return seen & (keys > queries - window_size) if window_size is not None else seen
+        query_positions = (mx.array(lengths)[:, None] + mx.arange(N))[:, None, :, None]
+        key_positions = mx.arange(longest + N)
+        is_seen = key_positions <= query_positions
+        if window_size is not None:
+            is_seen = is_seen & (key_positions > query_positions - window_size)
+        return is_seen
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
         return self._in_one_array(0), self._in_one_array(1)
@@ -29,26 +30,30 @@ class WholeRowsKVCache(RowsKVCache):
     def _in_one_array(self, side: int) -> mx.array:
         """Return keys (`side` 0) or values (1) [B, H, longest, D]."""
         lengths = self.lengths
-        [array] = (self._groups[0].keys, self._groups[0].values)[side]
+        [like] = (self._groups[0].keys, self._groups[0].values)[side]
         if self._is_one_array:
-            return array[:, :, : max(lengths)]
-        rows = mx.zeros((len(lengths), array.shape[1], max(lengths), array.shape[3]), array.dtype)
+            return like[:, :, : max(lengths)]
+        rows = mx.zeros((len(lengths), like.shape[1], max(lengths), like.shape[3]), like.dtype)
         for group in self._groups:
-            [array] = (group.keys, group.values)[side]
+            [own_tokens] = (group.keys, group.values)[side]
             for place, row in enumerate(group.rows):
                 for span in group.spans[place]:
-                    rows[row, :, span.start : span.stop] = span.arrays()[side][0][0]
+                    [span_tokens] = span.arrays()[side]
+                    rows[row, :, span.start : span.stop] = span_tokens[0]
                 first, length = group.first(place), group.lengths[place]
-                rows[row, :, first : first + length] = array[place, :, :length]
+                rows[row, :, first : first + length] = own_tokens[place, :, :length]
         return rows
 
     @property
     def _is_one_array(self) -> bool:
+        """Whether one group holds all rows, in order and without spans."""
         [group, *others] = self._groups
         return not (others or group.has_spans) and group.rows == tuple(range(len(group.rows)))
 
 
 class WholeKVCache(PackedKVCache):
+    """A cache of plain numbers that returns arrays."""
+
     batch_form: ClassVar[type[RowsKVCache]] = WholeRowsKVCache
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:

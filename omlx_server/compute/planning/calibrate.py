@@ -1,8 +1,6 @@
-"""Probes a model and fits the coefficients of its memory planner. Mlx thread, at load.
-
-Contexts are short, because coefficients are slopes, but longer for quantised caches, which are read
-tile by tile.
-"""
+"""Probes a model and fits the coefficients of its memory planner. Mlx thread, at load. Deep probes
+have a context, wide ones none. Contexts are short, because coefficients are slopes, but longer for
+quantised caches, which are read tile by tile."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -52,14 +50,14 @@ _GROWS = Decode(4, 1024, grows=True)
 # A longer context, or else the tiles that attention unpacks would hide the copy of a layer.
 _GROWS_OF_PACKED = Decode(4, 4096, grows=True)
 # The factor of scores where attention is not fused and sees every key: the scores and their powers.
-_SCORES = 2.0
-_PACKED_TIMES = 2
+_MOST_SCORES_FACTOR = 2.0
+_PACKED_CONTEXT_FACTOR = 2
 # The number of live tiles differs from run to run.
 _PACKED_RUNS = 2
 # The most bytes of a probe's caches, or 256 tokens a row if that is more. Prefills merge the caches
 # of several prompts, which takes time.
-_CACHE_BYTES = 256 << 20
-_MERGED_BYTES = 128 << 20
+_MOST_CACHE_BYTES = 256 << 20
+_MOST_MERGED_BYTES = 128 << 20
 
 
 def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
@@ -76,100 +74,103 @@ def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
 class _Calibration:
     def __init__(self, loaded: LoadedModel, shape: ModelShape) -> None:
         self._shape = shape
-        self._bench = ForwardProbe(loaded)
+        self._probe = ForwardProbe(loaded)
         packed = shape.tiles is not None
-        self._times, self._runs = (_PACKED_TIMES, _PACKED_RUNS) if packed else (1, 1)
-        self._bench.prefill(PrefillShape(1, 8, 0))  # what a model makes only once
+        self._context_factor = _PACKED_CONTEXT_FACTOR if packed else 1
+        self._runs = _PACKED_RUNS if packed else 1
+        self._probe.prefill(PrefillShape(1, 8, 0))  # what a model makes only once
 
     def run(self) -> Work[Coefficients]:
-        alone = yield from self._alone()
-        together = (yield from self._together(alone)) if self._bench.batchable else alone
-        layers = yield from self._decodes(_LAYERS, headless=True)
-        head = yield from self._decodes(_HEAD_OF_PACKED if self._shape.tiles else _HEAD)
+        alone = yield from self._fit_alone()
+        together = (yield from self._fit_together(alone)) if self._probe.batchable else alone
+        layers = yield from self._fit_decodes(_LAYERS, headless=True)
+        head = yield from self._fit_decodes(_HEAD_OF_PACKED if self._shape.tiles else _HEAD)
         coefficients = Coefficients(alone, together, layers, head, STRUCTURAL.copies)
-        copies = yield from self._copies(Planner(self._shape, coefficients))
+        copies = yield from self._fit_copies(Planner(self._shape, coefficients))
         return replace(coefficients, copies=copies)
 
-    def _alone(self) -> Work[PrefillFactors]:
-        longer = [replace(probe, context=self._context(probe)) for probe in _DEEP_ALONE]
-        columns = [deep_columns(prefill_terms(self._shape, probe)) for probe in longer]
-        deep = fit(columns, (yield from self._took(longer, self._bench.prefill)))
-        terms = [wide_columns(prefill_terms(self._shape, probe)) for probe in _WIDE_ALONE]
-        return PrefillFactors(
-            _wide(terms, (yield from self._took(_WIDE_ALONE, self._bench.prefill)), deep[1]), deep
-        )
+    def _fit_alone(self) -> Work[PrefillFactors]:
+        deep_probes = [self._bounded(probe) for probe in _DEEP_ALONE]
+        columns = [deep_columns(prefill_terms(self._shape, probe)) for probe in deep_probes]
+        deep = fit(columns, (yield from self._transient_bytes(deep_probes, self._probe.prefill)))
+        columns = [wide_columns(prefill_terms(self._shape, probe)) for probe in _WIDE_ALONE]
+        wide_bytes = yield from self._transient_bytes(_WIDE_ALONE, self._probe.prefill)
+        return PrefillFactors(_fit_wide(columns, wide_bytes, scores=deep[1]), deep)
 
-    def _together(self, alone: PrefillFactors) -> Work[PrefillFactors]:
-        probes = [replace(probe, context=self._context(probe)) for probe in _DEEP_TOGETHER]
+    def _fit_together(self, alone: PrefillFactors) -> Work[PrefillFactors]:
+        """Fit prefills of several prompts, as multiples of one, and copies."""
+        probes = [self._bounded(probe) for probe in _DEEP_TOGETHER]
         terms = [prefill_terms(self._shape, probe) for probe in probes]
-        inner = [times(term.inner, alone.deep[:3]) for term in terms]
-        took = yield from self._took(probes, self._bench.prefill)
-        columns = list(zip(inner, (term.copied for term in terms), strict=True))
-        more = max(1.0, fit(columns, took)[0])
-        copies = [max(1.0, whole - more * part) for whole, part in zip(took, inner, strict=True)]
+        as_alone = [times(term.inner, alone.deep[:3]) for term in terms]
+        took = yield from self._transient_bytes(probes, self._probe.prefill)
+        columns = list(zip(as_alone, (term.copied for term in terms), strict=True))
+        deep_multiple = max(1.0, fit(columns, took)[0])
+        pairs = zip(took, as_alone, strict=True)
+        copies = [max(1.0, all_bytes - deep_multiple * inner) for all_bytes, inner in pairs]
         [copied] = fit([(term.copied,) for term in terms], copies)
-        shallow = wide_columns(prefill_terms(self._shape, _WIDE_TOGETHER))
-        [wide] = yield from self._took([_WIDE_TOGETHER], self._bench.prefill)
-        wider = max(1.0, wide / times(shallow, alone.wide))
+        wide_as_alone = times(wide_columns(prefill_terms(self._shape, _WIDE_TOGETHER)), alone.wide)
+        [wide_took] = yield from self._transient_bytes([_WIDE_TOGETHER], self._probe.prefill)
+        wide_multiple = max(1.0, wide_took / wide_as_alone)
         return PrefillFactors(
-            tuple(wider * factor for factor in alone.wide),
-            (*(more * factor for factor in alone.deep[:3]), 0.0, max(1.0, copied)),
+            tuple(wide_multiple * factor for factor in alone.wide),
+            (*(deep_multiple * factor for factor in alone.deep[:3]), 0.0, max(1.0, copied)),
         )
 
-    def _took(self, probes: Sequence[P], measure: Callable[[P], Peak]) -> Work[list[float]]:
+    def _transient_bytes(
+        self, probes: Sequence[P], measure: Callable[[P], Peak]
+    ) -> Work[list[float]]:
+        """Return the most transient bytes of each probe."""
         took = list[float]()
         for probe in probes:
             took.append(max(1, *(measure(probe).transient for _ in range(self._runs))))
             yield
         return took
 
-    def _decodes(
+    def _fit_decodes(
         self, probes: Sequence[Decode], *, headless: bool = False
     ) -> Work[tuple[float, ...]]:
-        able = self._able(probes)
-        terms = [decode_terms(self._shape, probe) for probe in able]
-        columns = [t.inner if headless else head_columns(t) for t in terms]
-        measure = self._bench.layers if headless else self._bench.decode
-        return fit(columns, (yield from self._took(able, measure)))
+        possible = self._possible(probes)
+        terms = [decode_terms(self._shape, probe) for probe in possible]
+        columns = [term.inner if headless else head_columns(term) for term in terms]
+        measure = self._probe.layers if headless else self._probe.decode
+        return fit(columns, (yield from self._transient_bytes(possible, measure)))
 
-    def _copies(self, steady: Planner) -> Work[tuple[float, float]]:
-        """Return factors of the layer's bytes, at least 1, and of a decode without a copy, at
-        most 1."""
+    def _fit_copies(self, steady: Planner) -> Work[tuple[float, float]]:
+        """Return factors of a decode that enlarges buffers: of a layer's bytes, and of `steady`."""
         packed = self._shape.tiles is not None
-        [probe] = self._able([_GROWS_OF_PACKED if packed else _GROWS])
+        [probe] = self._possible([_GROWS_OF_PACKED if packed else _GROWS])
         terms = decode_terms(self._shape, probe)
-        [took] = yield from self._took([probe], self._bench.decode)
-        without = steady.steady_bytes(terms)
-        share = min(max(0.0, (took - terms.grown) / without), 1.0) if packed else 1.0
-        return max(1.0, (took - share * without) / terms.grown), share
+        [took] = yield from self._transient_bytes([probe], self._probe.decode)
+        steady_bytes = steady.steady_bytes(terms)
+        share = min(max(0.0, (took - terms.grown) / steady_bytes), 1.0) if packed else 1.0
+        return max(1.0, (took - share * steady_bytes) / terms.grown), share
 
-    def _able(self, probes: Sequence[Decode]) -> list[Decode]:
-        if not self._bench.batchable:
+    def _possible(self, probes: Sequence[Decode]) -> list[Decode]:
+        if not self._probe.batchable:
             probes = [replace(probe, rows=1) for probe in probes]
-        return [replace(probe, context=self._context(probe)) for probe in probes]
+        return [self._bounded(probe) for probe in probes]
 
-    def _context(self, probe: PrefillShape | Decode) -> int:
-        wanted = probe.context * self._times
-        token = cache_bytes(self._shape.layers, probe.rows, GROWTH) // GROWTH
-        limit = _CACHE_BYTES if isinstance(probe, Decode) else _MERGED_BYTES
-        room = limit // max(1, token) // GROWTH * GROWTH
-        return min(wanted, max(room, GROWTH))
+    def _bounded(self, probe: P) -> P:
+        """Return the probe with a context whose caches are bounded."""
+        token_bytes = cache_bytes(self._shape.layers, probe.rows, GROWTH) // GROWTH
+        limit = _MOST_CACHE_BYTES if isinstance(probe, Decode) else _MOST_MERGED_BYTES
+        most_tokens = limit // max(1, token_bytes) // GROWTH * GROWTH
+        context = min(probe.context * self._context_factor, max(most_tokens, GROWTH))
+        return replace(probe, context=context)
 
 
-def _wide(
+def _fit_wide(
     columns: Sequence[tuple[int, ...]], took: Sequence[float], scores: float
 ) -> tuple[float, float]:
-    """Return the factors of activations and of scores in short chunks.
-
-    That of long contexts, `scores`, is below 1 where only the last layer has full attention; short
-    chunks then show more, at most `_SCORES`.
-    """
-    _, short = fit(columns, took)
-    if short > 1 > scores:
-        scores = min(short, _SCORES)
-    without = [
-        max(1.0, whole - scores * of_scores)
-        for whole, (_, of_scores) in zip(took, columns, strict=True)
+    """Return the factors of activations and of scores in short chunks. That of long contexts,
+    `scores`, is below 1 where only the last layer has full attention; short chunks then show more,
+    at most `_MOST_SCORES_FACTOR`."""
+    _, short_scores = fit(columns, took)
+    if short_scores > 1 > scores:
+        scores = min(short_scores, _MOST_SCORES_FACTOR)
+    without_scores = [
+        max(1.0, all_bytes - scores * score_bytes)
+        for all_bytes, (_, score_bytes) in zip(took, columns, strict=True)
     ]
-    [activations] = fit([(of_activations,) for of_activations, _ in columns], without)
+    [activations] = fit([(activation_bytes,) for activation_bytes, _ in columns], without_scores)
     return activations, scores

@@ -1,4 +1,4 @@
-"""Measures the time of chunks by size, all with the same token in their middle. One is measured
+"""Measures the time of chunks by size, all with the same token in their middle. A size is measured
 only if the one before predicts an allowed time. Mlx thread, at load."""
 
 import logging
@@ -22,29 +22,29 @@ from omlx_server.errors import one_line
 
 _log = logging.getLogger(__name__)
 
-Times = dict[int, float]
+ChunkTimes = dict[int, float]
 """Seconds of a chunk by its tokens."""
 # The tokens of a first chunk, which bounds the time of the smallest candidate.
-_FIRST_TOKENS = 64
+_FIRST_CHUNK = 64
 # The first run of a size compiles its kernels.
 _RUNS = 2
 
 
-def timing(
+def timing_chunks(
     loaded: LoadedModel,
     sizes: Sequence[int],
     file: Path | None = None,
     allowed: notes.Allowed = notes.always,
-) -> Work[Times | None]:
+) -> Work[ChunkTimes | None]:
     """Return the times of chunks of `sizes` tokens (ascending), up to the last allowed one, from
-    `file` or one forward per slice; None if the model cannot be probed. They are written if
-    `allowed()`."""
-    key = _key(loaded, sizes)
-    times = _parsed(notes.read(file).get(key), sizes) if file else None
+    `file` or one forward per slice, then written if `allowed()`. None if it can't be probed."""
+    machine = f"{key_of(loaded)}; {os.cpu_count()} cores"
+    key = f"{machine}; chunks of {', '.join(map(str, sizes))}"
+    times = _parse_times(notes.read(file).get(key), sizes) if file else None
     if times is not None:
         return times
     try:
-        times = yield from _measuring(ForwardProbe(loaded), sizes)
+        times = yield from _measuring_sizes(ForwardProbe(loaded), sizes)
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
         _log.warning("the size of chunks is a default, not measured: %s", one_line(error))
         return None
@@ -56,31 +56,27 @@ def timing(
     return times
 
 
-def _measuring(bench: ForwardProbe, sizes: Sequence[int]) -> Work[Times]:
-    middle, times = sizes[-1] // 2, Times()
-    last, seconds = _FIRST_TOKENS, (yield from _fastest(bench, _FIRST_TOKENS, middle))
+def _measuring_sizes(probe: ForwardProbe, sizes: Sequence[int]) -> Work[ChunkTimes]:
+    middle, times = sizes[-1] // 2, ChunkTimes()
+    measured_size, seconds = _FIRST_CHUNK, (yield from _fastest(probe, _FIRST_CHUNK, middle))
     for size in sizes:
-        if seconds * size / last > ALONE_SECONDS:
+        predicted_seconds = seconds * size / measured_size
+        if predicted_seconds > ALONE_SECONDS:
             break
-        last, seconds = size, (yield from _fastest(bench, size, middle))
+        measured_size, seconds = size, (yield from _fastest(probe, size, middle))
         times[size] = seconds
     return times
 
 
-def _fastest(bench: ForwardProbe, tokens: int, middle: int) -> Work[float]:
+def _fastest(probe: ForwardProbe, tokens: int, middle: int) -> Work[float]:
     runs = list[float]()
     for _ in range(_RUNS):
-        runs.append(bench.prefill_seconds(PrefillShape(1, tokens, middle - tokens // 2)))
+        runs.append(probe.prefill_seconds(PrefillShape(1, tokens, middle - tokens // 2)))
         yield
     return min(runs)
 
 
-def _key(loaded: LoadedModel, sizes: Sequence[int]) -> str:
-    machine = f"{key_of(loaded)}; {os.cpu_count()} cores"
-    return f"{machine}; chunks of {', '.join(map(str, sizes))}"
-
-
-def _parsed(stored: Any, sizes: Sequence[int]) -> Times | None:
+def _parse_times(stored: Any, sizes: Sequence[int]) -> ChunkTimes | None:
     if not isinstance(stored, dict) or list(stored) != [str(s) for s in sizes[: len(stored)]]:
         return None
     times = dict(zip(sizes, stored.values(), strict=False))

@@ -24,32 +24,35 @@ _log = logging.getLogger(__name__)
 _RUNS = 3
 
 
-def probing(
+def probing_encoder(
     shape: EncoderShape,
     probes: Iterable[tuple[Pass, Callable[[], int]]],
-    of_runs: Callable[[list[int]], int],
+    reduce_runs: Callable[[list[int]], int],
     what: str,
 ) -> Work[EncoderPlan]:
-    """Return a plan by the bytes that probes took, one run per slice, or an upper bound if the fit
-    fails."""
-    taken = list[tuple[Pass, int]]()
-    for one, probe in probes:
-        runs = list[int]()
+    """Return a plan by the bytes of probes, one run per slice; an upper bound if the fit fails."""
+    measured = list[tuple[Pass, int]]()
+    for probed_pass, probe in probes:
+        run_bytes = list[int]()
         for _ in range(_RUNS):
-            runs.append(probe())
+            run_bytes.append(probe())
             yield
-        taken.append((one, of_runs(runs)))
+        measured.append((probed_pass, reduce_runs(run_bytes)))
     mx.clear_cache()
     try:
-        return fitted(shape, taken)
+        return fit_encoder_plan(shape, measured)
     except ValueError as error:
         _log.warning("the memory of a %s is bounded, not measured: %s", what, one_line(error))
         return EncoderPlan(shape, STRUCTURAL)
 
 
-def fitted(shape: EncoderShape, probes: Iterable[tuple[Pass, int]]) -> EncoderPlan:
+def fit_encoder_plan(shape: EncoderShape, probes: Iterable[tuple[Pass, int]]) -> EncoderPlan:
     """Return the plan that fits the bytes of passes. Raises ValueError if none took any."""
-    inner = [(terms(shape, one), took - chunk_leftover_bytes(shape, one)) for one, took in probes]
-    rows = [(row, took) for row, took in inner if took > 0]
-    activations, scores = fit([row for row, _ in rows], [took for _, took in rows])
+    columns, pass_bytes = [], list[int]()
+    for probed_pass, took in probes:
+        within = took - chunk_leftover_bytes(shape, probed_pass)
+        if within > 0:
+            columns.append(terms(shape, probed_pass))
+            pass_bytes.append(within)
+    activations, scores = fit(columns, pass_bytes)
     return EncoderPlan(shape, (activations, scores))

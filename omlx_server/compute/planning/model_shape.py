@@ -13,20 +13,21 @@ from omlx_server.compute.planning.probe import layers_of
 from omlx_server.core.memory.kv import Keeps, LayerKv
 from omlx_server.core.memory.shape import ModelShape, TileSizes
 
-_NARROW = ("float16", "bfloat16")
+_HALF_PRECISION = ("float16", "bfloat16")
 
 
 def shape_of(loaded: LoadedModel) -> ModelShape:
     """Return a loaded model's shape. Runs it on one token. Raises CannotFill."""
     loaded.ranks.feed_one_token()
-    shape = _shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
+    shape = _make_shape(loaded.dims, layers_of(loaded.model), tiles_of(scheme_of(loaded)))
     if loaded.drafter is None:
         return shape
     drafter = loaded.drafter
-    return replace(shape, drafter=_shape(drafter.dims, layers_of(drafter.model), None))
+    return replace(shape, drafter=_make_shape(drafter.dims, layers_of(drafter.model), None))
 
 
 def scheme_of(loaded: LoadedModel) -> Scheme | None:
+    """Return how the model's caches are quantised, None for plain ones."""
     fresh = leaves(cache_ops.new_caches(loaded.model))
     schemes = (codec_of(leaf).scheme(leaf) for leaf in fresh)
     return next(filter(None, schemes), None)
@@ -42,11 +43,13 @@ def tiles_of(scheme: Scheme | None) -> TileSizes | None:
 
 def structural_shape(dims: ModelDims) -> ModelShape:
     """Return an upper bound for unknown caches: plain, padded to the longest row."""
-    token = 2 * dims.kv_heads * dims.head_dim * _width(dims)
-    return _shape(dims, (LayerKv(Keeps.PADDED, token, dims.layers),), None)
+    token_bytes = 2 * dims.kv_heads * dims.head_dim * _number_bytes(dims)
+    return _make_shape(dims, (LayerKv(Keeps.PADDED, token_bytes, dims.layers),), None)
 
 
-def _shape(dims: ModelDims, layers: tuple[LayerKv, ...], tiles: TileSizes | None) -> ModelShape:
+def _make_shape(
+    dims: ModelDims, layers: tuple[LayerKv, ...], tiles: TileSizes | None
+) -> ModelShape:
     policy = device_policy.current()
     return ModelShape(
         hidden=dims.hidden,
@@ -55,7 +58,7 @@ def _shape(dims: ModelDims, layers: tuple[LayerKv, ...], tiles: TileSizes | None
         kv_heads=dims.kv_heads,
         head_dim=dims.head_dim,
         vocab=dims.vocab,
-        width=_width(dims),
+        width=_number_bytes(dims),
         layers=layers,
         tiles=tiles,
         copied_at_once=policy.copied_at_once,
@@ -63,5 +66,5 @@ def _shape(dims: ModelDims, layers: tuple[LayerKv, ...], tiles: TileSizes | None
     )
 
 
-def _width(dims: ModelDims) -> int:
-    return 2 if dims.dtype in _NARROW else 4
+def _number_bytes(dims: ModelDims) -> int:
+    return 2 if dims.dtype in _HALF_PRECISION else 4

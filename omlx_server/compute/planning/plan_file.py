@@ -40,11 +40,11 @@ def planning(
         return Planner(structural_shape(loaded.dims), STRUCTURAL)
     plans = notes.read(file) if file else {}
     key = key_of(loaded)
-    coefficients = _parsed(plans.get(key))
+    coefficients = _from_json(plans.get(key))
     if coefficients is None:
         coefficients = yield from calibrating(loaded, shape)
         if file and coefficients.calibrated and allowed():
-            notes.write(file, {**plans, key: _plain(coefficients)})
+            notes.write(file, {**plans, key: _to_json(coefficients)})
     return Planner(shape, coefficients)
 
 
@@ -56,15 +56,15 @@ def key_of(loaded: LoadedModel) -> str:
     )
 
 
-def _plain(coefficients: Coefficients) -> dict[str, list[float]]:
+def _to_json(coefficients: Coefficients) -> dict[str, list[float]]:
     alone, together = coefficients.alone, coefficients.together
     others = coefficients.layers, coefficients.head, coefficients.copies
     factors = (alone.wide, alone.deep, together.wide, together.deep, *others)
     return dict(zip(_NAMES, map(list, factors), strict=True))
 
 
-def _parsed(stored: Any) -> Coefficients | None:
-    expected = _plain(STRUCTURAL)
+def _from_json(stored: Any) -> Coefficients | None:
+    expected = _to_json(STRUCTURAL)
     if not isinstance(stored, dict) or not all(
         are_factors(stored.get(name), len(factors)) for name, factors in expected.items()
     ):

@@ -1,5 +1,5 @@
-"""Probes: short forwards on caches of zeros that measure memory or time, through `Prefiller` and
-`LiveBatch`; and what caches hold. Mlx thread, at load."""
+"""Probes: short forwards on caches of zeros, through `Prefiller` and `LiveBatch`, whose memory or
+time is measured; and what caches hold. Mlx thread, at load."""
 
 import time
 from collections.abc import Callable
@@ -36,8 +36,8 @@ class Peak:
         return self.peak - max(self.before, self.after)
 
 
-def measured(run: Callable[[], object]) -> Peak:
-    """Measure what `run` takes. Drains MLX's pool."""
+def measure_peak(run: Callable[[], object]) -> Peak:
+    """Measure the memory that `run` takes. Drains MLX's pool."""
     mx.synchronize()
     mx.clear_cache()
     mx.reset_peak_memory()
@@ -58,14 +58,16 @@ class ForwardProbe:
         self._ranks.probe("new")
         self._vocab = loaded.dims.vocab
         self._chunk = chunk
-        self._short = one_token(loaded.model)
+        self._short = one_token_caches(loaded.model)
         self._own_bytes = sum(leaf.nbytes for leaf in leaves(self._short))
         self.batchable = not cache_ops.why_alone(loaded.model)
-        self._spare = all(layer.keeps is not Keeps.PADDED for layer in layers_held(self._short))
+        self._has_spare_place = all(
+            layer.keeps is not Keeps.PADDED for layer in layers_held(self._short)
+        )
 
     def prefill(self, prefill: PrefillShape) -> Peak:
         self._ranks.probe("prefill", prefill)
-        return self.measured(self._forward(prefill))
+        return self.measure(self._forward(prefill))
 
     def prefill_seconds(self, prefill: PrefillShape) -> float:
         self._ranks.probe("prefill_seconds", prefill)
@@ -81,26 +83,25 @@ class ForwardProbe:
         chunks = []
         for number in range(prefill.rows):
             join = _join(number)
-            prefiller.restore(join.id, self._filled(prefill.context))
+            caches = filled_caches(self.model, prefill.context, self._chunk, self._short)
+            prefiller.restore(join.id, caches)
             chunks.append(Chunk(join.id, prefill.context, (0,) * prefill.tokens, (join,)))
         return partial(prefiller.run, chunks)
 
     def decode(self, decode: Decode) -> Peak:
         self._ranks.probe("decode", decode=decode)
         if not decode.grows:
-            return self._steady(decode)
-        batch = self._full(decode.rows, decode.context)
-        return self.measured(batch.decode)
+            return self._decode_twice(decode)
+        return self.measure(self._full_batch(decode.rows, decode.context).decode)
 
-    def _steady(self, decode: Decode) -> Peak:
-        """The larger of two decodes: the last scores may be alive or gone when the logits are
-        computed."""
+    def _decode_twice(self, decode: Decode) -> Peak:
+        # The last scores may be alive or gone when the logits are computed.
         batch = self.batch(decode.rows, decode.context)
-        peak = self.measured(batch.decode)
+        peak = self.measure(batch.decode)
         if grows(decode.context, 1):
             return peak
-        again = self.measured(batch.decode)
-        return max(peak, again, key=lambda one: one.transient)
+        again = self.measure(batch.decode)
+        return max(peak, again, key=lambda measured: measured.transient)
 
     def layers(self, decode: Decode) -> Peak:
         """Measure one decode without its logits, which would hide the layers."""
@@ -113,13 +114,13 @@ class ForwardProbe:
             self.model(tokens, cache=batch.caches)
             cache_ops.evaluate(batch.caches, wait=True)
 
-        return self.measured(forward)
+        return self.measure(forward)
 
-    def measured(self, run: Callable[[], object]) -> Peak:
-        run_peak, own = measured(run), self._own_bytes
-        # Plan for the rank that takes the most.
-        peak = max(run_peak.before, run_peak.after) + self._ranks.most(run_peak.transient)
-        return Peak(run_peak.before - own, run_peak.after - own, peak - own)
+    def measure(self, run: Callable[[], object]) -> Peak:
+        """Measure `run` without this probe's own bytes, on the rank that takes the most."""
+        here, own = measure_peak(run), self._own_bytes
+        peak = max(here.before, here.after) + self._ranks.most(here.transient)
+        return Peak(here.before - own, here.after - own, peak - own)
 
     def batch(self, rows: int, context: int) -> LiveBatch:
         """Return rows that have decoded once, whose next decode attends to `context` tokens."""
@@ -129,8 +130,9 @@ class ForwardProbe:
             batch.decode()
         return batch
 
-    def _full(self, rows: int, context: int) -> LiveBatch:
-        if self._spare:  # our caches are made with a spare place, which this decode fills
+    def _full_batch(self, rows: int, context: int) -> LiveBatch:
+        """Return rows whose next decode enlarges their buffers."""
+        if self._has_spare_place:  # our caches are made with a spare place, which this decode fills
             return self.batch(rows, context + 1)
         batch = LiveBatch(self.model, self._vocab)
         batch.join(self.arrivals(0, rows, context))
@@ -138,13 +140,9 @@ class ForwardProbe:
 
     def arrivals(self, first: int, stop: int, context: int) -> list[Prefilled]:
         """Return rows [first, stop) of `context` tokens, ready to join a batch."""
-        return [
-            Prefilled((_join(number),), self._filled(context), solo=True)
-            for number in range(first, stop)
-        ]
-
-    def _filled(self, tokens: int) -> cache_ops.Caches:
-        return filled(self.model, tokens, self._chunk, self._short)
+        make_caches = partial(filled_caches, self.model, context, self._chunk, self._short)
+        rows = range(first, stop)
+        return [Prefilled((_join(number),), make_caches(), solo=True) for number in rows]
 
 
 def _join(number: int) -> Join:
@@ -152,7 +150,7 @@ def _join(number: int) -> Join:
     return Join(id, (0, 0), 2, _GREEDY)
 
 
-def one_token(model: nn.Module) -> cache_ops.Caches:
+def one_token_caches(model: nn.Module) -> cache_ops.Caches:
     """Return solo caches of one token. Runs the model and waits."""
     caches = cache_ops.new_caches(model)
     model(mx.zeros((1, 1), dtype=mx.int32), cache=caches)
@@ -160,9 +158,11 @@ def one_token(model: nn.Module) -> cache_ops.Caches:
     return caches
 
 
-def filled(model: nn.Module, tokens: int, chunk: int, like: cache_ops.Caches) -> cache_ops.Caches:
-    """Return evaluated solo caches of zeros, as after a prefill in chunks. `like` are caches by
-    `one_token`. Raises CannotFill."""
+def filled_caches(
+    model: nn.Module, tokens: int, chunk: int, like: cache_ops.Caches
+) -> cache_ops.Caches:
+    """Return evaluated solo caches of zeros, as after a prefill in chunks. `like` are
+    `one_token_caches`. Raises CannotFill."""
     caches = cache_ops.new_caches(model)
     if tokens:
         for leaf, short in zip(leaves(caches), leaves(like), strict=True):
@@ -173,7 +173,7 @@ def filled(model: nn.Module, tokens: int, chunk: int, like: cache_ops.Caches) ->
 
 
 def layers_of(model: nn.Module) -> tuple[LayerKv, ...]:
-    return layers_held(one_token(model))
+    return layers_held(one_token_caches(model))
 
 
 def layers_held(short: cache_ops.Caches) -> tuple[LayerKv, ...]:

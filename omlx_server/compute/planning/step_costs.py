@@ -17,19 +17,19 @@ from omlx_server.core.work import Work
 # The ends and the middle first: a slow device has no time for all of them.
 _WIDTHS = (1, 64, 8, 2, 4, 16, 32)
 _MOST_SECONDS = 1.5
-# A guess: each further 8 tokens take as long as the first one.
-_AS_LONG_AGAIN = 8
+# A guess before a width is run: each further 8 tokens take as long as the first one.
+_TOKENS_AS_LONG_AS_FIRST = 8
 # The first run of a width compiles its kernels.
 _RUNS = 2
 
 
 Forward = Callable[[mx.array], mx.array]
 """Logits [1, T, V] for tokens int [1, T]."""
-Fresh = Callable[[], Forward]
-"""Makes a forward with fresh caches, which is not timed."""
+MakeForward = Callable[[], Forward]
+"""Makes a forward with fresh caches. That is not timed."""
 
 
-def forward_of(model: nn.Module, ranks: Ranks = ALONE) -> Fresh:
+def forward_of(model: nn.Module, ranks: Ranks = ALONE) -> MakeForward:
     """Return forwards of a model alone. The first of `ranks` makes the others run them too."""
 
     def forward(caches: Caches, tokens: mx.array) -> mx.array:
@@ -40,8 +40,8 @@ def forward_of(model: nn.Module, ranks: Ranks = ALONE) -> Fresh:
     return lambda: partial(forward, cache_ops.new_caches(model))
 
 
-def forward_of_heads(headed: Headed) -> Fresh:
-    def fresh() -> Forward:
+def forward_of_heads(headed: Headed) -> MakeForward:
+    def make_forward() -> Forward:
         caches = cache_ops.new_caches(headed)[headed.own_caches :]
 
         def forward(tokens: mx.array) -> mx.array:
@@ -50,27 +50,27 @@ def forward_of_heads(headed: Headed) -> Fresh:
 
         return forward
 
-    return fresh
+    return make_forward
 
 
-def measuring(fresh: Fresh, most: int) -> Work[StepCosts]:
+def measuring_step_costs(make_forward: MakeForward, most: int) -> Work[StepCosts]:
     """Measure forwards of up to `most` tokens, one per slice, for about `_MOST_SECONDS`."""
-    begun, probed = time.perf_counter(), dict[int, float]()
+    begun, seconds_by_width = time.perf_counter(), dict[int, float]()
     for width in dict.fromkeys(min(width, most) for width in _WIDTHS):
-        guess = _RUNS * probed.get(1, 0.0) * (1 + width / _AS_LONG_AGAIN)
-        if time.perf_counter() - begun + guess > _MOST_SECONDS and probed:
+        guess = _RUNS * seconds_by_width.get(1, 0.0) * (1 + width / _TOKENS_AS_LONG_AS_FIRST)
+        if time.perf_counter() - begun + guess > _MOST_SECONDS and seconds_by_width:
             continue
-        seconds = []
+        run_seconds = []
         for _ in range(_RUNS):
-            seconds.append(seconds_of(fresh, width))
+            run_seconds.append(seconds_of(make_forward, width))
             yield
-        probed[width] = min(seconds)
-    return StepCosts(sorted(probed.items()))
+        seconds_by_width[width] = min(run_seconds)
+    return StepCosts(sorted(seconds_by_width.items()))
 
 
-def seconds_of(fresh: Fresh, width: int) -> float:
+def seconds_of(make_forward: MakeForward, width: int) -> float:
     """Return the seconds to choose a token after each of `width` tokens."""
-    tokens, forward = mx.ones((1, width), dtype=mx.int32), fresh()
+    tokens, forward = mx.ones((1, width), dtype=mx.int32), make_forward()
     begun = time.perf_counter()
     mx.eval(mx.argmax(forward(tokens), axis=-1))
     return time.perf_counter() - begun

@@ -10,9 +10,9 @@ import numpy as np
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model import notes
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.encoder_fit import probing
+from omlx_server.compute.planning.encoder_fit import probing_encoder
 from omlx_server.compute.planning.plan_file import are_factors, key_of
-from omlx_server.compute.planning.probe import measured
+from omlx_server.compute.planning.probe import measure_peak
 from omlx_server.compute.vision.families import Tower
 from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.vision import pass_over
@@ -26,33 +26,32 @@ _MOST_PATCHES = 2048
 def planning_tower(
     loaded: LoadedModel, file: Path | None = None, allowed: notes.Allowed = notes.always
 ) -> Work[None]:
-    """Give a model's vision, if any, a memory plan from `file`, or from one probe per slice,
-    written if `allowed()`."""
+    """Plan a vision's memory from `file`, or by one probe per slice, written if `allowed()`."""
     vision = loaded.vision
     if vision is None:
         return
     plans = notes.read(file) if file else {}
     key = f"{key_of(loaded)}; tower"
-    factors = _parsed(plans.get(key))
+    factors = _parse_factors(plans.get(key))
     if factors is None:
-        grids = _grids(vision.tower)
-        probes = [(pass_over(grid), partial(_took, vision.tower, grid)) for grid in grids]
-        factors = (yield from probing(vision.tower.shape, probes, max, "tower")).factors
+        grids = _probed_grids(vision.tower)
+        probes = [(pass_over(grid), partial(_bytes_of_pass, vision.tower, grid)) for grid in grids]
+        factors = (yield from probing_encoder(vision.tower.shape, probes, max, "tower")).factors
         if file and factors != STRUCTURAL and allowed():
             notes.write(file, {**plans, key: list(factors)})
     vision.plan = EncoderPlan(vision.tower.shape, factors)
 
 
-def _grids(tower: Tower) -> list[Grid]:
+def _probed_grids(tower: Tower) -> list[Grid]:
     most = min(4 * device_policy.current().chunk, _MOST_PATCHES)
     return list(dict.fromkeys(map(tower.grid_of, (most // 8, most // 2, most))))
 
 
-def _took(tower: Tower, grid: Grid) -> int:
+def _bytes_of_pass(tower: Tower, grid: Grid) -> int:
     pixels = np.zeros(tower.pixel_shape(grid), dtype=np.float32)
-    peak = measured(lambda: finish(tower.computing(mx.array(pixels), grid)))
+    peak = measure_peak(lambda: finish(tower.computing(mx.array(pixels), grid)))
     return peak.peak - peak.before
 
 
-def _parsed(stored: Any) -> tuple[float, float] | None:
+def _parse_factors(stored: Any) -> tuple[float, float] | None:
     return (float(stored[0]), float(stored[1])) if are_factors(stored, 2) else None

@@ -11,8 +11,8 @@ import json
 import sys
 from pathlib import Path
 
-from omlx_server.compute.cluster.ranks import ConnectedRanks, form
-from omlx_server.compute.cluster.splitting import split
+from omlx_server.compute.cluster.ranks import ConnectedRanks, connect_ranks
+from omlx_server.compute.cluster.splitting import split_model
 from omlx_server.compute.model.loader import open_lazily
 from omlx_server.errors import ModelUnavailable, one_line
 
@@ -23,7 +23,7 @@ def main() -> int:
         return 0
     order = json.loads(line)
     try:
-        ranks = form(order["addresses"], 0, order["backend"], order["rdma"])
+        ranks = connect_ranks(order["addresses"], 0, order["backend"], order["rdma"])
     except (ModelUnavailable, OSError) as error:
         sys.stderr.write(f"{one_line(error)}\n")
         return 1
@@ -35,7 +35,7 @@ def main() -> int:
 
 def why_not_split(path: Path, ranks: ConnectedRanks) -> str:
     try:
-        split(open_lazily(path), ranks)
+        split_model(open_lazily(path), ranks)
     except ModelUnavailable as error:
         return error.message
     return ""

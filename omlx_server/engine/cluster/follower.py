@@ -12,11 +12,11 @@ from omlx_server.compute.launched import CutPayload, Launched
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.payload_bytes import pack, unpack
-from omlx_server.compute.planning.probe import ForwardProbe, one_token
+from omlx_server.compute.planning.probe import ForwardProbe, one_token_caches
 from omlx_server.compute.planning.step_costs import forward_of, seconds_of
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.compute.score import launch_slice
-from omlx_server.compute.verify import Verifying
+from omlx_server.compute.verify import VerifyingDecode
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Recalled, Record
@@ -77,7 +77,7 @@ class Follower:
             case commands.Score(number, tokens):
                 self._score(number, tokens)
             case commands.OneToken():
-                one_token(self._loaded.model)
+                one_token_caches(self._loaded.model)
             case commands.ProbeForward(kind, prefill, decode):
                 self._probe(kind, prefill or decode)
             case commands.Width(tokens):
@@ -133,7 +133,7 @@ class Follower:
 
     def _accept(self, right: Sequence[int], newest: Sequence[int]) -> None:
         launched, self._verifying = self._verifying, None
-        if launched is None or not isinstance(launched.decoded, Verifying):
+        if launched is None or not isinstance(launched.decoded, VerifyingDecode):
             raise OutOfStep("rank 0 accepts drafts that are not verified here")
         self.runner.accept(launched.decoded, right, newest)
         self._cut(self.runner.cut(launched.step.row_cuts))

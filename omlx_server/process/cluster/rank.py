@@ -16,7 +16,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NoReturn
 
-from omlx_server.compute.cluster.ranks import ConnectedRanks, form, tells_of_loss
+from omlx_server.compute.cluster.ranks import ConnectedRanks, connect_ranks, tells_of_loss
 from omlx_server.compute.hardware import device
 from omlx_server.core.cluster.commands import Closing
 from omlx_server.core.cluster.handshake import (
@@ -140,7 +140,7 @@ class _Rank:
             self._link.patience = FORMING_SECONDS
             self._link.wait_until_sent()
             backend, rdma = self._settings.cluster.backend, self._welcome.rdma
-            self._ranks = form(addresses, self._rank, backend, rdma)
+            self._ranks = connect_ranks(addresses, self._rank, backend, rdma)
         self._link.patience = LOST_SECONDS
         for nbytes, rounds in sums:
             self._ranks.time_sums(nbytes, rounds)

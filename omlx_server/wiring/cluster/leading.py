@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from omlx_server.compute.cluster.loading import loading_part, room_of_all
-from omlx_server.compute.cluster.ranks import ConnectedRanks, form
+from omlx_server.compute.cluster.ranks import ConnectedRanks, connect_ranks
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
@@ -124,7 +124,7 @@ class LeadingCluster:
 
     def _connected(self, addresses: Sequence[Sequence[str]]) -> ConnectedRanks:
         try:
-            ranks = form(addresses, 0, self._backend, self.gathering.options.rdma)
+            ranks = connect_ranks(addresses, 0, self._backend, self.gathering.options.rdma)
         except TimeoutError as error:
             raise ModelUnavailable(self.gathering.step_failed(str(error))) from error
         _log.info("%d ranks are connected (%s)", ranks.size, self._backend)

@@ -7,7 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from omlx_server.compute.cluster.ranks import ConnectedRanks, environment, form
+from omlx_server.compute.cluster.ranks import ConnectedRanks, connect_ranks, mlx_environment
 from omlx_server.errors import ModelUnavailable
 
 ADDRESSES = (("10.0.0.1:7000", "10.0.1.1:7001"), ("10.0.0.2:7002",))
@@ -16,14 +16,14 @@ NAMES = ("MLX_HOSTFILE", "MLX_IBV_DEVICES", "MLX_JACCL_COORDINATOR", "MLX_RANK")
 
 
 def test_the_ring_is_told_where_all_ranks_are(tmp_path: Path) -> None:
-    told = environment(tmp_path, ADDRESSES, 1, "ring", ())
+    told = mlx_environment(tmp_path, ADDRESSES, 1, "ring", ())
     assert told.keys() == {"MLX_HOSTFILE", "MLX_RANK"}
     assert told["MLX_RANK"] == "1"
     assert json.loads(Path(told["MLX_HOSTFILE"]).read_text()) == [list(own) for own in ADDRESSES]
 
 
 def test_jaccl_is_told_all_devices_and_where_rank_0_is(tmp_path: Path) -> None:
-    told = environment(tmp_path, ADDRESSES, 1, "jaccl", RDMA)
+    told = mlx_environment(tmp_path, ADDRESSES, 1, "jaccl", RDMA)
     assert told.keys() == {"MLX_IBV_DEVICES", "MLX_JACCL_COORDINATOR", "MLX_RANK"}
     assert told["MLX_RANK"] == "1"
     assert told["MLX_JACCL_COORDINATOR"] == "10.0.0.1:7000"
@@ -36,9 +36,9 @@ def test_jaccl_is_told_all_devices_and_where_rank_0_is(tmp_path: Path) -> None:
 @pytest.mark.skipif(mx.distributed.is_available("jaccl"), reason="MLX has JACCL here")
 def test_where_mlx_has_no_jaccl_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
-        monkeypatch.setenv(name, "")  # so that what `form` sets ends with the test
+        monkeypatch.setenv(name, "")  # so that what `connect_ranks` sets ends with the test
     with pytest.raises(ModelUnavailable, match=r"rank 0 can't connect with the others: .*jaccl"):
-        form(ADDRESSES, 0, "jaccl", RDMA)
+        connect_ranks(ADDRESSES, 0, "jaccl", RDMA)
     assert os.environ["MLX_JACCL_COORDINATOR"] == "10.0.0.1:7000"
 
 

@@ -8,7 +8,7 @@ import mlx.nn as nn
 import pytest
 
 from omlx_server.compute.cluster.ranks import ConnectedRanks
-from omlx_server.compute.cluster.splitting import split
+from omlx_server.compute.cluster.splitting import split_model
 from omlx_server.errors import ModelUnavailable
 
 
@@ -26,7 +26,7 @@ class Sharded(nn.Module):
 def refused(model: nn.Module, size: int) -> str:
     group: Any = None
     with pytest.raises(ModelUnavailable) as caught:
-        split(model, ConnectedRanks(0, size, group))
+        split_model(model, ConnectedRanks(0, size, group))
     return caught.value.message
 
 

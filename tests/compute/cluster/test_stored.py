@@ -30,7 +30,7 @@ def test_a_slice_is_that_of_the_array(
     gap: int,
     batch: int,
 ) -> None:
-    monkeypatch.setattr(stored, "_GAP_BYTES", gap)
+    monkeypatch.setattr(stored, "_MOST_GAP_BYTES", gap)
     monkeypatch.setattr(stored, "_BATCH_BYTES", batch)
     noise = mx.random.normal(SHAPE, key=mx.random.key(0)) * 100
     arrays = {str(dtype): noise.astype(dtype) for dtype in DTYPES}

@@ -250,8 +250,8 @@ def test_what_rows_of_a_class_may_do(
         assert cache_ops.can_batch(caches) == batches
         assert cache_ops.can_group(caches) == groups
         assert cache_ops.is_recurrent(caches) == recurrent
-        beside = [codec_of(leaf).cuts_rows_cheaply for leaf in leaves(caches)]
-        assert cache_ops.verifies(caches) == (
+        beside = [codec_of(leaf).takes_out_by_row for leaf in leaves(caches)]
+        assert cache_ops.draft_verification(caches) == (
             verifies if all(beside) else verifies & DraftVerification.ALONE
         )
 

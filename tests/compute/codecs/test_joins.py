@@ -129,9 +129,9 @@ def test_a_layer_more_than_lives_is_enough(
 ) -> None:
     loaded, known = planned(name)
     planner, bench = Planner(known.model, LEAST), ForwardProbe(loaded)
-    nothing = bench.measured(lambda: None).before
+    nothing = bench.measure(lambda: None).before
     made = change(bench)
-    peak = bench.measured(made.run)
+    peak = bench.measure(made.run)
     decode = made.step.decode
     assert decode is not None
     lives = max(peak.before - nothing, planner.live([decode.context] * decode.rows))

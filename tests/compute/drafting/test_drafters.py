@@ -154,7 +154,7 @@ def test_heads_have_what_they_would_have_of_the_whole_text(architecture: str) ->
 def check_heads(rows: LiveRows, number: int, row: LiveRow) -> None:
     model = rows.loaded.model
     assert isinstance(model, Headed)
-    text, count = mx.array([row.prompt + row.got]), rows.batch.tokens(number)
+    text, count = mx.array([row.prompt + row.got]), rows.batch.cached_tokens(number)
     fresh = cache_ops.new_caches(model)
     _, hidden = model.decode(text[:, :count], fresh[: model.own_caches])
     before = mx.concatenate([mx.zeros_like(hidden[:, :1]), hidden[:, :-1]], axis=1)

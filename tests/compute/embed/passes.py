@@ -19,7 +19,7 @@ from omlx_server.compute.embed.embedder import pooled, relevance
 from omlx_server.compute.embed.pooling import Mode, Pooling
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
-from omlx_server.compute.planning.probe import measured
+from omlx_server.compute.planning.probe import measure_peak
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import Pass
 from omlx_server.core.work import finish
@@ -78,7 +78,7 @@ def took(backbone: Backbone, head: Head, one: Pass) -> int:
     inputs = [TokenizedText((7,) * (one.tokens - (row % 7 == 3))) for row in range(one.rows)]
     gc.collect()
     run = results(backbone, Batch.of(inputs, 0), head, one.slice_tokens)
-    peak = measured(lambda: finish(run))
+    peak = measure_peak(lambda: finish(run))
     return peak.peak - peak.before
 
 

@@ -18,7 +18,7 @@ from omlx_server.compute.embed.batch import Backbone, BatchResult
 from omlx_server.compute.embed.body import BackboneEncoder, PassSize
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.embed.probe import planning
-from omlx_server.compute.planning.probe import measured
+from omlx_server.compute.planning.probe import measure_peak
 from omlx_server.compute.weights import reading as weights_loader
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import EncoderPlan, Pass
@@ -117,7 +117,7 @@ def test_as_many_are_read_together_as_there_is_room_for(kind: str) -> None:
     roomy, narrow = Purse(1 << 40), Purse(body.plan.needs(Pass(3, 61, 64)))
     whole = collect(body.encode(inputs, head, pace, roomy), 24)
     pieces = list[mx.array]()
-    peak = measured(lambda: pieces.extend(collect(body.encode(inputs, head, pace, narrow), 24)))
+    peak = measure_peak(lambda: pieces.extend(collect(body.encode(inputs, head, pace, narrow), 24)))
     assert peak.peak - peak.before <= narrow.nbytes * 1.05
     assert narrow.asked > 2 * roomy.asked
     assert max(narrow.claims) <= narrow.nbytes and narrow.aside == 0

@@ -7,7 +7,7 @@ import pytest
 from mlx_lm.models import base
 from mlx_lm.models.cache import KVCache, QuantizedKVCache
 
-from omlx_server.compute.attention.by_powers import _native, attention
+from omlx_server.compute.attention.by_powers import _mlx_attention, attention
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.caches import PackedKVCache
@@ -53,11 +53,11 @@ def test_installing_it_again_changes_nothing() -> None:
 def test_attention_of_our_own_is_used_on_the_cpu_backend_only(
     on_cpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", _native)
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", _mlx_attention)
     monkeypatch.setattr(device, "is_cpu", lambda: on_cpu)
     dispatch.install()
     installed: Any = mx.fast.scaled_dot_product_attention
-    assert installed.original is (attention if on_cpu else _native)
+    assert installed.original is (attention if on_cpu else _mlx_attention)
 
 
 def test_what_our_caches_gave_is_attended_by_its_scheme() -> None:
@@ -132,7 +132,7 @@ def test_whoever_takes_our_keys_for_an_array_fails() -> None:
     keys, values = fed(PackedKVCache(Affine(4, 32)))
     queries = noise(1, 1, 4, 3, 64)
     with pytest.raises(TypeError):
-        _native(queries, keys, values, scale=0.2)
+        _mlx_attention(queries, keys, values, scale=0.2)
     with pytest.raises(TypeError):
         queries @ keys
     with pytest.raises(AttributeError):

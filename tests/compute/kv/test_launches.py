@@ -9,7 +9,7 @@ from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import CHOICES, TurboQuant
 from omlx_server.compute.kv.spans import Runs
-from omlx_server.compute.planning.probe import filled, one_token
+from omlx_server.compute.planning.probe import filled_caches, one_token_caches
 from omlx_server.compute.quantise import use_scheme
 from tests.compute.kv.launches import launches, launches_on_gpu, merged, read
 from tests.compute.warm_runs import tiny
@@ -42,7 +42,7 @@ def test_more_rows_on_one_span_take_no_more(architecture: str) -> None:
     counts = []
     for rows in (2, 8):
         [one] = read(loaded, [300])
-        forked = cache_ops.forked(one, rows, 256, runs)
+        forked = cache_ops.fork(one, rows, 256, runs)
         counts.append(launches(loaded, merged(forked), rows))
     assert counts[0] == counts[1]
     alone = launches(loaded, merged(read(loaded, [300, 300])), 2)
@@ -57,9 +57,9 @@ def test_rows_of_different_lengths_take_few_more(
     loaded = load_tiny("llama", head_dim=64, num_hidden_layers=8)
     if scheme:
         use_scheme(loaded.model, scheme)
-    short = one_token(loaded.model)
+    short = one_token_caches(loaded.model)
     equal, different = (
-        merged([filled(loaded.model, tokens, 256, short) for tokens in lengths])
+        merged([filled_caches(loaded.model, tokens, 256, short) for tokens in lengths])
         for lengths in ([100] * 4, [100, 101, 102, 103])
     )
     most = launches_on_gpu(loaded, equal, 4, monkeypatch) + 8 + 6
@@ -77,10 +77,10 @@ def test_turboquant_takes_few_kernels_at_any_length_and_for_any_rows(
     loaded = load_tiny("llama", head_dim=64, num_hidden_layers=LAYERS)
     loaded.model.set_dtype(dtype)
     use_scheme(loaded.model, TurboQuant.of_bits(bits))
-    short = one_token(loaded.model)
+    short = one_token_caches(loaded.model)
     counts = set[int]()
     for rows, tokens in ((1, 100), (1, 2_000), (1, 20_000), (8, 100), (8, 2_000)):
-        caches = [filled(loaded.model, tokens, 256, short) for _ in range(rows)]
+        caches = [filled_caches(loaded.model, tokens, 256, short) for _ in range(rows)]
         batch = merged(caches) if rows > 1 else caches[0]
         counts.add(launches_on_gpu(loaded, batch, rows, monkeypatch))
     [count] = counts
@@ -94,5 +94,5 @@ def test_turboquant_takes_few_kernels_for_heads_of_other_sizes(
     loaded = load_tiny("llama", head_dim=head_dim, num_hidden_layers=LAYERS)
     loaded.model.set_dtype(mx.bfloat16)
     use_scheme(loaded.model, TurboQuant.of_bits(bits))
-    caches = filled(loaded.model, 100, 256, one_token(loaded.model))
+    caches = filled_caches(loaded.model, 100, 256, one_token_caches(loaded.model))
     assert launches_on_gpu(loaded, caches, 1, monkeypatch) < MOST

@@ -17,7 +17,7 @@ from omlx_server.compute.kv.spans import (
     Runs,
     Segment,
     Span,
-    referred,
+    count_referred,
 )
 from omlx_server.core.memory.kv import GROWTH
 from tests.arrays import plain
@@ -178,7 +178,7 @@ def test_blocks_find_their_tokens_wherever_rows_go() -> None:
         for number, block in enumerate(blocks):
             assert same_bits(seen(block), tokens(number, 8, 40)), f"{kept}: {number}"
     assert [block.run.is_idle for block in blocks] == [True, True, True, False]
-    batch.leave()
+    batch.hand_over()
     assert blocks[3].run.is_idle and same_bits(seen(blocks[3]), tokens(3, 8, 40))
 
 
@@ -188,7 +188,7 @@ def test_what_rows_begin_with_is_there_once() -> None:
     [span] = segment(runs, first, 0, 32).spans()
     cache = solo(2, 32, 63, span)
     [more] = segment(runs, cache, 32, 56).spans()
-    forks = [cache.behind(more) for _ in range(2)]
+    forks = [cache.reading_span(more) for _ in range(2)]
     for number, fork in enumerate(forks):
         fed(fork, tokens(7 + number, 63, 70))
     for number, fork in enumerate(forks):
@@ -197,7 +197,7 @@ def test_what_rows_begin_with_is_there_once() -> None:
         assert same_bits(fork.row(0), wanted)
     assert same_bits(cache.row(0), behind(tokens(1, 0, 32), tokens(2, 32, 63)))
     [all_of_it] = segment(runs, cache, 32, 63).spans()
-    assert cache.behind(all_of_it).own_tokens == 0
+    assert cache.reading_span(all_of_it).own_tokens == 0
 
 
 # -- runs --------------------------------------------------------------------------------
@@ -324,4 +324,4 @@ def test_a_cache_that_was_merged_in_vain_has_its_blocks_again() -> None:
 def test_a_row_refers_to_few_long_segments(
     lengths: Sequence[int], idle: Sequence[bool], count: int
 ) -> None:
-    assert referred(lengths, idle, GROWTH) == count
+    assert count_referred(lengths, idle, GROWTH) == count

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.chunk_times import Times, timing
+from omlx_server.compute.planning.chunk_times import ChunkTimes, timing_chunks
 from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.core.memory.shape import PrefillShape
@@ -51,8 +51,8 @@ def pretend(monkeypatch: pytest.MonkeyPatch, token: float) -> list[int]:
     return seen
 
 
-def times_of(loaded: LoadedModel, file: Path | None = None, sizes: list[int] = SIZES) -> Times:
-    times = finish(timing(loaded, sizes, file))
+def times_of(loaded: LoadedModel, file: Path | None = None, sizes: list[int] = SIZES) -> ChunkTimes:
+    times = finish(timing_chunks(loaded, sizes, file))
     assert times is not None
     return times
 
@@ -99,7 +99,7 @@ def test_a_model_that_cannot_be_probed_gets_a_default(
 
     monkeypatch.setattr(ForwardProbe, "prefill_seconds", refuse)
     with caplog.at_level(logging.WARNING):
-        assert finish(timing(llama, SIZES)) is None
+        assert finish(timing_chunks(llama, SIZES)) is None
     assert "Unable to allocate" in caplog.text
 
 
@@ -185,5 +185,5 @@ def test_a_damaged_file_costs_a_measurement(
 
 def test_nothing_is_written_where_that_is_not_allowed(llama: LoadedModel, tmp_path: Path) -> None:
     file = tmp_path / "plans.json"
-    finish(timing(llama, SIZES, file, lambda: False))
+    finish(timing_chunks(llama, SIZES, file, lambda: False))
     assert not file.exists()

@@ -21,7 +21,13 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning import calibrate as calibration
 from omlx_server.compute.planning.model_shape import shape_of, structural_shape, tiles_of
 from omlx_server.compute.planning.plan_file import key_of, planner_for
-from omlx_server.compute.planning.probe import ForwardProbe, Peak, filled, layers_of, one_token
+from omlx_server.compute.planning.probe import (
+    ForwardProbe,
+    Peak,
+    filled_caches,
+    layers_of,
+    one_token_caches,
+)
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.features import decode_terms
 from omlx_server.core.memory.kv import cache_bytes
@@ -80,7 +86,7 @@ def test_filled_caches_are_as_large_as_read_ones_and_can_be_read_on(architecture
     read = cache_ops.new_caches(loaded.model)
     for _ in range(2):
         loaded.model(mx.zeros((1, 100), dtype=mx.int32), cache=read)
-    made = filled(loaded.model, 200, 100, one_token(loaded.model))
+    made = filled_caches(loaded.model, 200, 100, one_token_caches(loaded.model))
     for caches in (read, made):
         loaded.model(mx.zeros((1, 7), dtype=mx.int32), cache=caches)
         cache_ops.evaluate(caches, wait=True)
@@ -160,7 +166,7 @@ def test_the_worse_of_two_decodes_counts_unless_the_second_grows(
         run()
         return Peak(0, 0, left.pop(0))
 
-    monkeypatch.setattr(ForwardProbe, "measured", measured)
+    monkeypatch.setattr(ForwardProbe, "measure", measured)
     assert ForwardProbe(llama).decode(Decode(2, context)).transient == worst
     assert not left
 

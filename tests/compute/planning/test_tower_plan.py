@@ -13,7 +13,7 @@ import pytest
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning import tower_plan
 from omlx_server.compute.planning.plan_file import planner_for
-from omlx_server.compute.planning.probe import measured
+from omlx_server.compute.planning.probe import measure_peak
 from omlx_server.compute.planning.tower_plan import planning_tower
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.vision.towers.grids import Grid
@@ -40,7 +40,9 @@ def took(loaded: LoadedModel, grid: Grid) -> int:
     """Of some runs, because how many buffers are alive at once differs a little."""
     tower = vision_of(loaded).tower
     pixels = np.zeros(tower.pixel_shape(grid), dtype=np.float32)
-    peaks = [measured(lambda: finish(tower.computing(mx.array(pixels), grid))) for _ in range(5)]
+    peaks = [
+        measure_peak(lambda: finish(tower.computing(mx.array(pixels), grid))) for _ in range(5)
+    ]
     return median_low([peak.peak - peak.before for peak in peaks])
 
 
@@ -74,7 +76,9 @@ def test_factors_are_kept_for_the_next_load(
     finish(planning_tower(loaded, notes))
     found, kept = vision_of(loaded).plan, json.loads(notes.read_text())
     assert len(kept) == 2 and "another" in kept
-    monkeypatch.setattr(tower_plan, "_took", lambda tower, grid: pytest.fail("probed again"))
+    monkeypatch.setattr(
+        tower_plan, "_bytes_of_pass", lambda tower, grid: pytest.fail("probed again")
+    )
     again = load_with_vision("qwen2_vl")
     finish(planning_tower(again, notes))
     assert vision_of(again).plan == found
@@ -90,7 +94,7 @@ def test_where_nothing_can_be_measured_a_bound_is_taken(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     loaded, notes = load_with_vision("qwen3_vl"), tmp_path / "steps.json"
-    monkeypatch.setattr(tower_plan, "_took", lambda tower, grid: 0)
+    monkeypatch.setattr(tower_plan, "_bytes_of_pass", lambda tower, grid: 0)
     with caplog.at_level(logging.WARNING):
         finish(planning_tower(loaded, notes))
     assert "bounded, not measured" in caplog.text and not notes.exists()
@@ -123,7 +127,7 @@ def test_a_chunk_with_images_takes_as_much_as_one_of_text(name: str) -> None:
 
     run(seen)  # the features of its images are there then
     # The most of some runs, because on a busy machine arrays are freed sooner or later.
-    pairs = [[measured(partial(run, c)).transient for c in (seen, read)] for _ in range(6)]
+    pairs = [[measure_peak(partial(run, c)).transient for c in (seen, read)] for _ in range(6)]
     of_images, of_text = map(max, zip(*pairs, strict=True))
     assert 0.9 <= of_images / of_text <= 1.15
     # A plan that is probed on a busy machine may be too low, so some are tried.

@@ -24,8 +24,8 @@ from omlx_server.compute.model.loader import LoadedModel, load, loading
 from omlx_server.compute.model.pairing import paired
 from omlx_server.compute.planning.calibrate import calibrating
 from omlx_server.compute.planning.model_shape import shape_of
-from omlx_server.compute.planning.probe import filled, one_token
-from omlx_server.compute.planning.step_costs import forward_of_heads, measuring
+from omlx_server.compute.planning.probe import filled_caches, one_token_caches
+from omlx_server.compute.planning.step_costs import forward_of_heads, measuring_step_costs
 from omlx_server.compute.score import score_prompt
 from omlx_server.compute.vision.entering import WithImages
 from omlx_server.compute.vision.views import moved
@@ -216,7 +216,7 @@ def draft_by_heads(architecture: str) -> None:
         drive.step()
     complete(drive)
     assert isinstance(loaded.model, Headed)
-    finish(measuring(forward_of_heads(loaded.model), 2))
+    finish(measuring_step_costs(forward_of_heads(loaded.model), 2))
 
 
 def come_back(make: Callable[[], LoadedModel]) -> None:
@@ -245,7 +245,7 @@ def read_and_plan() -> None:
         loaded = load(path, scheme=FOUR_BITS[0])
     finish(calibrating(loaded, shape_of(loaded)))
     recurrent = typed("mamba2", mx.bfloat16).model
-    filled(recurrent, 20, 16, one_token(recurrent))
+    filled_caches(recurrent, 20, 16, one_token_caches(recurrent))
 
 
 def read_heads() -> None:

@@ -61,7 +61,7 @@ def test_the_seeded_token_is_the_likeliest_of_those_that_a_sort_keeps(
 ) -> None:
     rng = random.Random(seed * 7 + vocab)
     rows = [row(f"{n}", vocab, **some_params(rng, vocab)) for n in range(9)]
-    logits, keys = some_logits(rng, len(rows), vocab), [own.key() for own in rows]
+    logits, keys = some_logits(rng, len(rows), vocab), [own.noise_key() for own in rows]
     tokens = plain(sample(logits, rows).tokens)
     for own, key, token, raw in zip(rows, keys, tokens, logits, strict=True):
         scaled = raw / own.sampling.temperature

@@ -88,7 +88,7 @@ def test_a_verified_draft_takes_a_few_kernels_more_however_long(count: int) -> N
     rows = rows_of(count, **PENALISED)
     usual = len(a_later_step(rows))
     for length in (1, 5):
-        states = [state for own in rows for state in own.ahead(range(length))]
+        states = [state for own in rows for state in own.states_along(range(length))]
         assert len(a_step(states)) <= usual + 2
 
 

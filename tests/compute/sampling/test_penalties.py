@@ -76,7 +76,7 @@ def step(rng: random.Random, live: list[Live], *, drafting: bool) -> None:
     """Sample for all rows, some of which verify a draft, and go on behind the last drafted token:
     as if all were right."""
     drafts = [[rng.randrange(VOCAB) for _ in range(rng.randrange(4) * drafting)] for _ in live]
-    states = [own.row.ahead(draft) for own, draft in zip(live, drafts, strict=True)]
+    states = [own.row.states_along(draft) for own, draft in zip(live, drafts, strict=True)]
     flat = [state for own in states for state in own]
     logits = mx.random.normal((len(flat), VOCAB), key=mx.random.key(rng.randrange(1 << 30)))
     tokens = plain(sample(logits, flat).tokens)
@@ -103,7 +103,7 @@ def test_rows_that_come_and_go_and_draft_are_shaped_as_by_a_loop(seed: int) -> N
 def test_a_state_behind_a_draft_has_its_tokens_also_without_the_states_before_it() -> None:
     own = row("r", VOCAB, temperature=0.0, presence_penalty=2.0)
     logits = mx.array([[float(token == 7) for token in range(VOCAB)]])
-    assert plain(sample(logits, own.ahead([7])[1:]).tokens) != [7]
+    assert plain(sample(logits, own.states_along([7])[1:]).tokens) != [7]
 
 
 def test_what_a_drafter_tries_is_no_part_of_the_answer() -> None:

@@ -48,7 +48,7 @@ def test_an_image_stands_behind_tokens_that_another_cache_holds(name: str) -> No
     prompt, caches = model.prompt(1), model.caches()
     start = prompt.starts[0]
     model.feed(prompt, 0, start, caches)
-    behind, _ = cache_ops.forked(caches, 2, start, Runs(least=0))
+    behind, _ = cache_ops.fork(caches, 2, start, Runs(least=0))
     assert any(isinstance(cache, PackedKVCache) and cache.spans for cache in behind)
     logits = model.feed(prompt, start, len(prompt.ids), behind)
     assert apart(logits, arrays(name)["logits_1"][start:]) < CLOSE

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx_server.compute.planning.encoder_fit import fitted
+from omlx_server.compute.planning.encoder_fit import fit_encoder_plan
 from omlx_server.core.memory.encoder import (
     EncoderPlan,
     EncoderShape,
@@ -45,13 +45,13 @@ def test_scores_are_made_so_many_at_a_time() -> None:
 
 def test_a_plan_is_never_below_its_probes() -> None:
     probes = [(Pass(1, 200, 200), 900_000), (Pass(10, 20, 200), 400_000), (Pass(2, 100, 200), 1)]
-    plan = fitted(SHAPE, probes)
+    plan = fit_encoder_plan(SHAPE, probes)
     assert all(plan.needs(one) >= took for one, took in probes)
     alike = EncoderPlan(SHAPE, (3.0, 2.0))
     exact = [(one, int(3 * terms(SHAPE, one)[0] + 2 * terms(SHAPE, one)[1])) for one, _ in probes]
-    assert fitted(SHAPE, exact).factors == pytest.approx(alike.factors, rel=0.01)
+    assert fit_encoder_plan(SHAPE, exact).factors == pytest.approx(alike.factors, rel=0.01)
 
 
 def test_where_nothing_was_taken_nothing_is_fitted() -> None:
     with pytest.raises(ValueError, match="measurements"):
-        fitted(SHAPE, [(Pass(1, 10, 10), 0)])
+        fit_encoder_plan(SHAPE, [(Pass(1, 10, 10), 0)])

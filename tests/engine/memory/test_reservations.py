@@ -52,7 +52,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores of a prompt take many of them."""
-    monkeypatch.setattr(score, "_BYTES", 4 * 199 * 16)
+    monkeypatch.setattr(score, "_SLICE_BYTES", 4 * 199 * 16)
 
 
 def account_of(limit: int, weights: int = 0, queue: int = 0) -> MemoryAccount:

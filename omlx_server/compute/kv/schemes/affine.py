@@ -57,7 +57,7 @@ class Affine(Scheme):
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
         stored = affine_tiles.tiles_for(queries, keys, values, self.bits, self.group_size)
-        return tiles.partial(queries, stored, **scoring)
+        return tiles.attend_partly(queries, stored, **scoring)
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -1,9 +1,4 @@
-"""Three ways to read what `mx.quantize` has packed.
-
-UnpackedAffine  many rows: a tile becomes plain numbers for a GEMM
-GroupRows       few rows on the CPU backend: products with the bare codes, scaled afterwards
-PackedTiles     few rows on a GPU: MLX's quantised products
-"""
+"""Three ways to read what `mx.quantize` has packed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,57 +39,65 @@ class _Affine(tiles.StoredTiles):
 
 
 class UnpackedAffine(_Affine):
+    """Many rows: a tile becomes plain numbers for a GEMM."""
+
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        numbers = self._numbers(tiles.cut(self.keys, start, stop, rows))
+        numbers = self._unpack(tiles.cut_tile(self.keys, start, stop, rows))
         return (rows.astype(numbers.dtype) @ numbers.swapaxes(-1, -2)).astype(mx.float32)
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        numbers = self._numbers(tiles.cut(self.values, start, stop, weights))
+        numbers = self._unpack(tiles.cut_tile(self.values, start, stop, weights))
         return (weights.astype(numbers.dtype) @ numbers).astype(mx.float32)
 
-    def _numbers(self, packed: Arrays) -> mx.array:
-        words, scales, biases = _wide(packed)
+    def _unpack(self, packed: Arrays) -> mx.array:
+        words, scales, biases = _in_fast_dtype(packed)
         return mx.dequantize(words, scales, biases, group_size=self.group_size, bits=self.bits)
 
 
 class GroupRows(_Affine):
-    """Each of G groups of coordinates makes a row of its own, zero elsewhere."""
+    """Few rows on the CPU backend: products with the bare codes, scaled afterwards. Each of G
+    groups of coordinates makes a row of its own, zero elsewhere."""
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        words, scales, biases = _wide(tiles.cut(self.keys, start, stop, rows))
+        words, scales, biases = _in_fast_dtype(tiles.cut_tile(self.keys, start, stop, rows))
         rows, columns = rows.astype(mx.float32), fields.columns(words, self.bits)
         scales, biases = scales.swapaxes(-1, -2), biases.swapaxes(-1, -2)
         if scales.shape[2] == 1:
-            return _dot(rows, columns) * scales + rows.sum(axis=-1, keepdims=True) * biases
+            return _dot_columns(rows, columns) * scales + rows.sum(axis=-1, keepdims=True) * biases
         batch, heads, count, _ = rows.shape
         split = rows.reshape(batch, heads, 1, count, scales.shape[2], -1)
-        apart = (split * _own(scales)).reshape(batch, heads, -1, rows.shape[3])
-        products = _dot(apart, columns).reshape(batch, heads, -1, count, scales.shape[3])
+        rows_of_groups = (split * _group_selector(scales)).reshape(batch, heads, -1, rows.shape[3])
+        products = _dot_columns(rows_of_groups, columns)
+        by_group = products.reshape(batch, heads, -1, count, scales.shape[3])
         totals = split[:, :, 0].sum(axis=-1)
-        return (products * scales[..., None, :]).sum(axis=2) + totals @ biases
+        return (by_group * scales[..., None, :]).sum(axis=2) + totals @ biases
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        words, scales, biases = _wide(tiles.cut(self.values, start, stop, weights))
+        words, scales, biases = _in_fast_dtype(tiles.cut_tile(self.values, start, stop, weights))
         columns, scales = fields.columns(words, self.bits), scales.swapaxes(-1, -2)
         if scales.shape[2] == 1:
-            return _undealt(weights * scales, columns) + weights @ biases
+            return _weigh_columns(weights * scales, columns) + weights @ biases
         batch, heads, count, tokens = weights.shape
         scaled = weights[:, :, None] * scales[..., None, :]
-        mixed = _undealt(scaled.reshape(batch, heads, -1, tokens), columns)
-        apart = mixed.reshape(batch, heads, -1, count, scales.shape[2], self.group_size)
-        mixed = (apart * _own(scales)).sum(axis=2) + (weights @ biases)[..., None]
+        products = _weigh_columns(scaled.reshape(batch, heads, -1, tokens), columns)
+        by_group = products.reshape(batch, heads, -1, count, scales.shape[2], self.group_size)
+        mixed = (by_group * _group_selector(scales)).sum(axis=2) + (weights @ biases)[..., None]
         return mixed.reshape(batch, heads, count, -1)
 
 
 class PackedTiles(_Affine):
+    """Few rows on a GPU: MLX's quantised products."""
+
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        return self._product(rows, tiles.cut(self.keys, start, stop, rows), transpose=True)
+        return self._multiply_packed(
+            rows, tiles.cut_tile(self.keys, start, stop, rows), transpose=True
+        )
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        packed = tiles.cut(self.values, start, stop, weights)
-        return self._product(weights, packed, transpose=False)
+        packed = tiles.cut_tile(self.values, start, stop, weights)
+        return self._multiply_packed(weights, packed, transpose=False)
 
-    def _product(self, rows: mx.array, packed: Arrays, *, transpose: bool) -> mx.array:
+    def _multiply_packed(self, rows: mx.array, packed: Arrays, *, transpose: bool) -> mx.array:
         words, scales, biases = packed
         product = mx.quantized_matmul(
             rows.astype(scales.dtype),
@@ -108,25 +111,27 @@ class PackedTiles(_Affine):
         return product.astype(mx.float32)
 
 
-def _wide(packed: Arrays) -> Arrays:
-    """Half precision takes 45 times as long on the CPU backend."""
+def _in_fast_dtype(packed: Arrays) -> Arrays:
+    # Half precision takes 45 times as long on the CPU backend.
     words, scales, biases = packed
     if device.is_cpu():
         return words, scales.astype(mx.float32), biases.astype(mx.float32)
     return words, scales, biases
 
 
-def _own(scales: mx.array) -> mx.array:
+def _group_selector(scales: mx.array) -> mx.array:
     """Return f32 [G, 1, G, 1]: 1 where a row's group is the coordinate's."""
     return mx.eye(scales.shape[2])[:, None, :, None]
 
 
-def _dot(rows: mx.array, columns: Sequence[mx.array]) -> mx.array:
+def _dot_columns(rows: mx.array, columns: Sequence[mx.array]) -> mx.array:
+    """Return inner products with tokens whose coordinates i, i + n, ... are in column i of n."""
     n = len(columns)
     first, *others = (rows[..., i::n] @ column.swapaxes(-1, -2) for i, column in enumerate(columns))
     return sum(others, start=first)
 
 
-def _undealt(weights: mx.array, columns: Sequence[mx.array]) -> mx.array:
+def _weigh_columns(weights: mx.array, columns: Sequence[mx.array]) -> mx.array:
+    """Return weighted sums of such tokens, their coordinates in order."""
     products = [weights @ column for column in columns]
     return mx.stack(products, axis=-1).reshape(*weights.shape[:-1], -1)

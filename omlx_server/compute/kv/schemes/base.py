@@ -11,13 +11,12 @@ Mask = mx.array | str | None
 
 
 class Scoring(TypedDict):
-    """The mask is None, "causal" (the queries are the last L tokens), boolean (True is seen) or
-    added, and broadcasts to [B, Hq, L, T]. `sinks` [Hq] are scores of one more token, of value
-    0."""
+    """Options of attention."""
 
     scale: float
+    # [B, Hq, L, T], boolean (True is seen) or added; or "causal": queries are the last L tokens.
     mask: Mask
-    sinks: NotRequired[mx.array | None]
+    sinks: NotRequired[mx.array | None]  # scores [Hq] of one more token, of value 0
 
 
 def views(arrays: Arrays, start: int, stop: int | None, row: int | None = None) -> Arrays:
@@ -27,14 +26,10 @@ def views(arrays: Arrays, start: int, stop: int | None, row: int | None = None) 
 
 
 class Scheme:
-    """A stateless way to store keys and values, and attention on what is stored.
+    """A stateless way to store keys and values in arrays [B, H, T, F], and attention on it. A
+    token's part depends on that token alone. Attention must stay finite on hidden places."""
 
-    Every stored array is [B, H, T, F], and a token's part depends on that token alone. Attention
-    must stay finite on hidden places, which hold zeros or old tokens.
-    """
-
-    is_fused: ClassVar[bool] = False
-    """Whether `attend` is a fused kernel, for many queries faster than `part`."""
+    is_fused: ClassVar[bool] = False  # `attend` is a kernel, for many queries faster than `part`
 
     @property
     def name(self) -> str:
@@ -45,7 +40,7 @@ class Scheme:
         """Raise ValueError for head sizes that cannot be stored."""
 
     def quantize(self, keys: mx.array, values: mx.array) -> tuple[Arrays, Arrays]:
-        """Equal, bit for bit, to `quantize_keys` and `quantize_values`."""
+        """Return the arrays to store, bit for bit those of the next two functions."""
         return self.quantize_keys(keys), self.quantize_values(values)
 
     def quantize_keys(self, x: mx.array) -> Arrays:
@@ -53,7 +48,7 @@ class Scheme:
         raise NotImplementedError
 
     def quantize_values(self, x: mx.array) -> Arrays:
-        """The arrays to store for values [B, H, T, D]."""
+        """Return the arrays to store for values [B, H, T, D]."""
         raise NotImplementedError
 
     def attend(
@@ -68,6 +63,6 @@ class Scheme:
         """Attend to some of a row's tokens. Sinks belong to one part only."""
         raise NotImplementedError
 
-    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
-        """Return the answer from the merged parts of all tokens."""
-        return part.finished().astype(dtype)
+    def answer(self, merged: Partial, dtype: mx.Dtype) -> mx.array:
+        """Return attention [B, Hq, L, Dv] from the merged parts of all tokens."""
+        return merged.answer().astype(dtype)

@@ -13,15 +13,14 @@ import numpy as np
 MOST_BITS = 8
 
 _BINS_PER_UNIT = 64
-_REACH = 5
-"""Bins lie between -_REACH and _REACH, beyond all midpoints; no bin holds two midpoints."""
+_REACH = 5  # bins lie between -_REACH and _REACH, beyond all midpoints; none holds two of these
 _BINS = 2 * _REACH * _BINS_PER_UNIT
 
 
 @cache
 def levels(bits: int) -> np.ndarray:
     """Return 2**bits levels, ascending, f64. Raises ValueError unless bits are 1 to 8."""
-    positive = _positive_levels(bits)
+    positive = _find_positive_levels(bits)
     both = np.concatenate([-positive[::-1], positive])
     both.setflags(write=False)
     return both
@@ -39,27 +38,20 @@ def midpoints(bits: int) -> np.ndarray:
 @cache
 def masses(bits: int) -> np.ndarray:
     """Return the share of N(0, 1) in each cell, f64."""
-    positive = _cells(_positive_levels(bits)).mass
+    positive = _cells_around(_find_positive_levels(bits)).mass
     both = np.concatenate([positive[::-1], positive])
     both.setflags(write=False)
     return both
 
 
-@cache
-def distortion(bits: int) -> float:
-    positive = _positive_levels(bits)
-    # E[(x - c)^2] = 1 - E[c^2] where each c is the mean of its cell.
-    return float(1 - 2 * (positive**2 * _cells(positive).mass).sum())
-
-
 def encode(x: mx.array, bits: int) -> mx.array:
     """Return the index u8 of the nearest level for x f32. A midpoint gets the lower level."""
-    return _comparer(bits)(x) if bits <= 4 else _looked_up(x, bits)
+    return _comparer(bits)(x) if bits <= 4 else _look_up(x, bits)
 
 
 def encode_each(x: mx.array, bits: tuple[int, ...]) -> mx.array:
     """Encode part i of x f32 [N, B, H, T, D] in bits[i], at most 4, in one kernel."""
-    counted: mx.array = _count_below(x, *_borders(bits))
+    counted: mx.array = _count_exceeded_in_parts(x, *_borders(bits))
     return counted
 
 
@@ -69,18 +61,20 @@ def squares_each(index: mx.array, bits: tuple[int, ...]) -> mx.array:
     return table[part, index]
 
 
-def _below(x: mx.array, borders: Sequence[mx.array | float]) -> mx.array:
-    counted = [(x > border).astype(mx.uint8) for border in borders]
+def _count_exceeded(x: mx.array, borders: Sequence[mx.array | float]) -> mx.array:
+    """Return how many borders x exceeds: the index of its level."""
+    counts = [(x > border).astype(mx.uint8) for border in borders]
     # Added up in pairs: MLX puts no long chain of operations into one kernel.
-    while len(counted) > 1:
-        pairs = zip(counted[::2], counted[1::2], strict=False)
-        counted = [a + b for a, b in pairs] + counted[len(counted) & ~1 :]
-    return counted[0]
+    while len(counts) > 1:
+        pairs = zip(counts[::2], counts[1::2], strict=False)
+        unpaired = counts[len(counts) & ~1 :]
+        counts = [a + b for a, b in pairs] + unpaired
+    return counts[0]
 
 
 @partial(mx.compile, shapeless=True)
-def _count_below(x: mx.array, *borders: mx.array) -> mx.array:
-    return _below(x, borders)
+def _count_exceeded_in_parts(x: mx.array, *borders: mx.array) -> mx.array:
+    return _count_exceeded(x, borders)
 
 
 @cache
@@ -88,7 +82,7 @@ def _comparer(bits: int) -> Callable[[mx.array], mx.array]:
     borders = [float(border) for border in midpoints(bits)]
 
     def compare(x: mx.array) -> mx.array:
-        return _below(x, borders)
+        return _count_exceeded(x, borders)
 
     comparer: Callable[[mx.array], mx.array] = mx.compile(compare, shapeless=True)
     return comparer
@@ -129,7 +123,7 @@ def squares(bits: int) -> mx.array:
 
 @cache
 def _decoder(bits: int) -> Callable[[mx.array], mx.array]:
-    over, under = _curve(bits)
+    over, under = _fit_curve(bits)
     half = 1 << bits >> 1
 
     def decode_index(index: mx.array) -> mx.array:
@@ -149,7 +143,7 @@ def _polynomial(x: mx.array, coefficients: Sequence[float]) -> mx.array | float:
     return value
 
 
-def _looked_up(x: mx.array, bits: int) -> mx.array:
+def _look_up(x: mx.array, bits: int) -> mx.array:
     bins = _bins(bits)[_bin_of(x)]
     index: mx.array = _in_bin(x, bins[..., 0], bins[..., 1])
     return index
@@ -182,14 +176,15 @@ def _bins(bits: int) -> mx.array:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
+    """The cells of positive levels, each with its lower border and the density there."""
+
     borders: np.ndarray
     mass: np.ndarray
-    moment: np.ndarray
-    """The integral of x times the density."""
+    moment: np.ndarray  # the integral of x times the density
     density: np.ndarray
 
 
-def _cells(positive: np.ndarray) -> _Cells:
+def _cells_around(positive: np.ndarray) -> _Cells:
     borders = np.concatenate([[0.0], (positive[1:] + positive[:-1]) / 2])
     tail = np.array([math.erfc(border / math.sqrt(2)) / 2 for border in borders])
     density = np.exp(-(borders**2) / 2) / math.sqrt(2 * math.pi)
@@ -199,8 +194,8 @@ def _cells(positive: np.ndarray) -> _Cells:
 
 
 @cache
-def _positive_levels(bits: int) -> np.ndarray:
-    """Lloyd's iteration, then Newton's method."""
+def _find_positive_levels(bits: int) -> np.ndarray:
+    """By Lloyd's iteration, then Newton's method."""
     if not 1 <= bits <= MOST_BITS:
         raise ValueError(f"no codebook of {bits} bits: 1 to {MOST_BITS}")
     count = 1 << bits >> 1
@@ -208,7 +203,7 @@ def _positive_levels(bits: int) -> np.ndarray:
     wide = NormalDist(0, math.sqrt(3))
     positive = np.array([wide.inv_cdf(0.5 + (i + 0.5) / (2 * count)) for i in range(count)])
     for _ in range(40):
-        cells = _cells(positive)
+        cells = _cells_around(positive)
         positive = cells.moment / cells.mass
     for _ in range(20):
         step = _newton_step(positive)
@@ -219,7 +214,7 @@ def _positive_levels(bits: int) -> np.ndarray:
 
 
 def _newton_step(positive: np.ndarray) -> np.ndarray:
-    cells = _cells(positive)
+    cells = _cells_around(positive)
     # A border moves by half of what the levels on its two sides do.
     from_above = (positive[:-1] - cells.borders[1:]) * cells.density[1:] / 2
     from_below = (cells.borders[1:] - positive[1:]) * cells.density[1:] / 2
@@ -229,13 +224,12 @@ def _newton_step(positive: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _curve(bits: int) -> tuple[list[float], list[float]]:
-    """Return the coefficients of u * over(u^2) / under(u^2), from -1 to 1. Longer polynomials
-    exceed one fused kernel."""
+def _fit_curve(bits: int) -> tuple[list[float], list[float]]:
+    """Return the coefficients of u * over(u^2) / under(u^2). More don't fit a fused kernel."""
     over, under = {1: (1, 0), 2: (1, 1), 3: (2, 2), 4: (2, 2)}.get(bits, (4, 2))
-    positive = _positive_levels(bits)
+    positive = _find_positive_levels(bits)
     u = (np.arange(positive.size) + 0.5) / positive.size
-    mass = np.sqrt(_cells(positive).mass)
+    mass = np.sqrt(_cells_around(positive).mass)
     weight = mass
     # The fit is linear after multiplying by the denominator; dividing the weights by the last
     # denominator takes that factor out again.

@@ -16,8 +16,7 @@ def count(bits: int) -> int:
 
 
 def columns(packed: mx.array, bits: int) -> Sequence[mx.array]:
-    """Unpack u32 [..., D * bits / 32] into n arrays f32 [..., D / n]; array i has coordinates i, i
-    + n, ..."""
+    """Unpack u32 [..., D * bits / 32] into n arrays f32 [..., D / n]; the i-th has i, i + n, ..."""
     units = packed.view(mx.uint8)
     if 8 % bits:
         triples = units.reshape(*units.shape[:-1], -1, 3)

@@ -26,11 +26,12 @@ _NIBBLES = mx.array(
 
 def words(dim: int, bits: int) -> int:
     """Return how many words hold `dim` values. Raises ValueError for other bits."""
-    return _planes(bits) * -(-dim // _per_plane_word(bits))
+    return _plane_count(bits) * -(-dim // _values_per_plane_word(bits))
 
 
 def capacity(count: int, bits: int) -> int:
-    return count // _planes(bits) * _per_plane_word(bits)
+    """Return how many values `count` words hold."""
+    return count // _plane_count(bits) * _values_per_plane_word(bits)
 
 
 def pack(index: mx.array, bits: int) -> mx.array:
@@ -41,7 +42,7 @@ def pack(index: mx.array, bits: int) -> mx.array:
         index = mx.pad(index, [(0, 0)] * len(lead) + [(0, missing)])
     lanes = mx.contiguous(index).view(_LANES[bits])
     if bits in (1, 3):
-        return _taken_apart(lanes[..., None, :], _order(bits)).flatten(-2).view(mx.uint32)
+        return _to_planes(lanes[..., None, :], _bit_numbers(bits)).flatten(-2).view(mx.uint32)
     return _joiner(bits)(lanes).view(mx.uint32)
 
 
@@ -50,7 +51,7 @@ def unpack(packed: mx.array, bits: int) -> mx.array:
     units = mx.contiguous(packed).view(mx.uint8)
     if bits == 8:
         return units
-    planes = mx.split(units, _planes(bits), axis=-1)
+    planes = mx.split(units, _plane_count(bits), axis=-1)
     return _spreader(bits)(*map(mx.contiguous, planes)).view(mx.uint8)
 
 
@@ -58,8 +59,8 @@ def nibbles(packed: mx.array) -> mx.array:
     """Repack words of 3 bits into words of 4 bits a value."""
     units = packed.view(mx.uint8)
     planes = _NIBBLES[units.reshape(*units.shape[:-1], 3, -1)]
-    joined: mx.array = _join_nibbles(planes[..., 0, :], planes[..., 1, :], planes[..., 2, :])
-    return joined
+    in_nibbles: mx.array = _join_nibbles(planes[..., 0, :], planes[..., 1, :], planes[..., 2, :])
+    return in_nibbles
 
 
 @partial(mx.compile, shapeless=True)
@@ -76,13 +77,13 @@ def _spreader(bits: int) -> Callable[..., mx.array]:
         if bits == 2:
             lanes = (lanes | (lanes << 12)) & 0x000F000F
             return (lanes | (lanes << 6)) & 0x03030303
-        return _joined([_bytes_of(plane) << k for k, plane in enumerate(planes)])
+        return _or_all([_bits_to_bytes(plane) << k for k, plane in enumerate(planes)])
 
     spreader: Callable[..., mx.array] = mx.compile(spread, shapeless=True)
     return spreader
 
 
-def _bytes_of(plane: mx.array) -> mx.array:
+def _bits_to_bytes(plane: mx.array) -> mx.array:
     return ((plane.astype(mx.uint64) * _SPREAD) >> 7) & _LOWEST
 
 
@@ -101,27 +102,27 @@ def _joiner(bits: int) -> Callable[[mx.array], mx.array]:
 
 
 @partial(mx.compile, shapeless=True)
-def _taken_apart(lanes: mx.array, order: mx.array) -> mx.array:
+def _to_planes(lanes: mx.array, order: mx.array) -> mx.array:
     return ((lanes >> order & _LOWEST) * _SPREAD >> 56).astype(mx.uint8)
 
 
 @cache
-def _order(bits: int) -> mx.array:
+def _bit_numbers(bits: int) -> mx.array:
     return mx.array(np.arange(bits, dtype=np.uint64)[:, None])
 
 
-def _joined(parts: list[mx.array]) -> mx.array:
+def _or_all(parts: list[mx.array]) -> mx.array:
     lanes = parts[0]
     for part in parts[1:]:
         lanes = lanes | part
     return lanes
 
 
-def _planes(bits: int) -> int:
+def _plane_count(bits: int) -> int:
     return bits if bits in (1, 3) else 1
 
 
-def _per_plane_word(bits: int) -> int:
+def _values_per_plane_word(bits: int) -> int:
     if bits not in BITS:
         raise ValueError(f"no packing for {bits} bits: one of {BITS}")
-    return 32 // (bits // _planes(bits))
+    return 32 // (bits // _plane_count(bits))

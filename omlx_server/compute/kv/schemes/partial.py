@@ -14,27 +14,26 @@ _LOG2_E = math.log2(math.e)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PowerBase:
-    """Powers of two take a third of the time of `mx.exp` on the CPU backend."""
+    """The base of a softmax's powers. Those of two take a third of `mx.exp`'s time on the CPU."""
 
-    log: float
+    log: float  # of e, by which scores are multiplied
     power: Callable[[mx.array], mx.array]
-    power_above: Callable[[mx.array, mx.array], mx.array]
-    """The power of x - y."""
+    power_of_difference: Callable[[mx.array, mx.array], mx.array]
 
     @classmethod
     def fastest(cls) -> "PowerBase":
         if device.is_cpu():
             return cls(_LOG2_E, partial(mx.power, 2.0), lambda x, y: mx.power(2.0, x - y))
-        return cls(1.0, mx.exp, _exp_above)
+        return cls(1.0, mx.exp, _exp_of_difference)
 
 
 @partial(mx.compile, shapeless=True)
-def _exp_above(x: mx.array, y: mx.array) -> mx.array:
+def _exp_of_difference(x: mx.array, y: mx.array) -> mx.array:
     return mx.exp(x - y)
 
 
 @partial(mx.compile, shapeless=True)
-def _weighed(mixed: mx.array, weight: mx.array) -> mx.array:
+def _divide_by_weight(mixed: mx.array, weight: mx.array) -> mx.array:
     return mixed / mx.maximum(weight, 1.0)
 
 
@@ -59,19 +58,20 @@ class Partial:
     def arrays(self) -> tuple[mx.array, mx.array, mx.array]:
         return self.top, self.mixed, self.weight
 
-    def unfolded(self, rows: int) -> "Partial":
+    def unfold_rows(self, rows: int) -> "Partial":
+        """Return [1, Hq, R * L, D] as [R, Hq, L, D]."""
         _, heads, folded, _ = self.top.shape
         shape = heads, rows, folded // rows, -1
         return Partial(*(array.reshape(shape).swapaxes(0, 1) for array in self.arrays))
 
-    def merged_at(self, rows: Sequence[int], other: "Partial") -> "Partial":
+    def merged_in_rows(self, rows: Sequence[int], other: "Partial") -> "Partial":
         if list(rows) == list(range(len(self.top))):
             return self.merged(other)
-        places = mx.array(list(rows))
-        some = Partial(*(array[places] for array in self.arrays)).merged(other)
+        indices = mx.array(list(rows))
+        merged_rows = Partial(*(array[indices] for array in self.arrays)).merged(other)
         copies = [mx.array(array) for array in self.arrays]
-        for array, new in zip(copies, some.arrays, strict=True):
-            array[places] = new
+        for array, new in zip(copies, merged_rows.arrays, strict=True):
+            array[indices] = new
         return Partial(*copies)
 
     def merged(self, other: "Partial") -> "Partial":
@@ -84,6 +84,6 @@ class Partial:
             self.weight * mine + other.weight * theirs,
         )
 
-    def finished(self) -> mx.array:
+    def answer(self) -> mx.array:
         """Return f32 [B, Hq, L, Dv]. Less weight than 1 means that nothing is seen."""
-        return _weighed(self.mixed, self.weight)
+        return _divide_by_weight(self.mixed, self.weight)

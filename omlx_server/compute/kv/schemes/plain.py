@@ -1,5 +1,4 @@
-"""The schemes that store keys and values, or latents (compute/kv/latent.py), as the model computes
-them."""
+"""The schemes that store keys and values, or latents (compute/kv/latent.py), as they are."""
 
 from typing import ClassVar, Unpack
 
@@ -11,7 +10,7 @@ from omlx_server.compute.kv.schemes.partial import Partial
 from omlx_server.core.memory.shape import FEWEST_WIDENED, WIDENED_AT_ONCE
 
 
-def products(rows: mx.array, keys: mx.array) -> mx.array:
+def inner_products(rows: mx.array, keys: mx.array) -> mx.array:
     """Return inner products f32 [B, H, R, T] of rows f32 [B, H, R, D] with keys [B, H, T, D]."""
     return rows @ keys.astype(mx.float32).swapaxes(-1, -2)
 
@@ -20,11 +19,11 @@ class PlainTiles(tiles.StoredTiles):
     """Keys and values [B, H, T, D]; half-precision numbers are widened tile by tile."""
 
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        [keys] = tiles.cut(self.keys, start, stop, rows)
-        return products(rows, keys)
+        [keys] = tiles.cut_tile(self.keys, start, stop, rows)
+        return inner_products(rows, keys)
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        [values] = tiles.cut(self.values, start, stop, weights)
+        [values] = tiles.cut_tile(self.values, start, stop, weights)
         return weights @ values.astype(mx.float32)
 
 
@@ -46,30 +45,28 @@ class Plain(Scheme):
     def part(
         self, queries: mx.array, keys: Arrays, values: Arrays, **scoring: Unpack[Scoring]
     ) -> Partial:
-        """In float32: MLX's fused kernel does not return a part's weight."""
+        # In float32, since MLX's fused kernel does not return a part's weight.
         batch, heads, size, dim = keys[0].shape
         if keys[0].dtype != mx.float32:
             size = max(WIDENED_AT_ONCE // (batch * heads * dim), FEWEST_WIDENED)
         stored, rows = self.tiles_class(keys, values, size), queries.astype(mx.float32)
-        return tiles.partial(rows, stored, **scoring)
+        return tiles.attend_partly(rows, stored, **scoring)
 
 
 class _LatentTiles(PlainTiles):
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        latents, rotated = tiles.cut((*self.keys, *self.values), start, stop, rows)
-        for_latents, for_rotated = _split(rows, latents)
-        return products(for_latents, latents) + products(for_rotated, rotated)
+        latents, rotated = tiles.cut_tile((*self.keys, *self.values), start, stop, rows)
+        for_latents, for_rotated = _split_queries(rows, latents)
+        return inner_products(for_latents, latents) + inner_products(for_rotated, rotated)
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        [latents] = tiles.cut(self.keys, start, stop, weights)
+        [latents] = tiles.cut_tile(self.keys, start, stop, weights)
         return weights @ latents.astype(mx.float32)
 
 
 class Latent(Plain):
     """The `Scheme` of latents [B, 1, T, Dc] as keys and rotated keys [B, 1, T, Dr] as values.
-
-    Queries [B, Hq, L, Dc + Dr] have their rotated part last; answers are [B, Hq, L, Dc].
-    """
+    Queries [B, Hq, L, Dc + Dr] have their rotated part last; answers are [B, Hq, L, Dc]."""
 
     tiles_class = _LatentTiles
 
@@ -79,20 +76,21 @@ class Latent(Plain):
         """`mask` is None or boolean."""
         [latents], [rotated] = keys, values
         mask = scoring["mask"]
-        for_latents, for_rotated = _split(queries, latents)
-        added = (for_rotated * scoring["scale"]) @ rotated.swapaxes(-1, -2)
+        for_latents, for_rotated = _split_queries(queries, latents)
+        rotated_scores = (for_rotated * scoring["scale"]) @ rotated.swapaxes(-1, -2)
         if isinstance(mask, mx.array):
-            added = mx.where(mask, added, mx.array(mx.finfo(added.dtype).min, added.dtype))
+            lowest = mx.array(mx.finfo(rotated_scores.dtype).min, rotated_scores.dtype)
+            rotated_scores = mx.where(mask, rotated_scores, lowest)
         return mx.fast.scaled_dot_product_attention(
             for_latents,
             latents,
             latents,
             scale=scoring["scale"],
-            mask=added,
+            mask=rotated_scores,
             sinks=scoring.get("sinks"),
         )
 
 
-def _split(queries: mx.array, latents: mx.array) -> tuple[mx.array, mx.array]:
+def _split_queries(queries: mx.array, latents: mx.array) -> tuple[mx.array, mx.array]:
     width = latents.shape[-1]
     return queries[..., :width], queries[..., width:]

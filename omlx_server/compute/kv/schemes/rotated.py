@@ -1,7 +1,5 @@
-"""Affine quantisation of rotated keys and values.
-
-A rotation spreads the few large channels of keys over all coordinates, which then fit one scale.
-"""
+"""Affine quantisation of rotated keys and values. A rotation spreads the few large channels of keys
+over all coordinates, which then fit one scale."""
 
 from dataclasses import dataclass, field, replace
 from typing import Unpack
@@ -34,7 +32,7 @@ class Rotated(Scheme):
         centred = "" if self.centre is None else "-centred"
         return f"rotated-r{_ROUNDS}-s{self.seed}-{self.affine.name}{centred}"
 
-    def around(self, centre: mx.array) -> "Rotated":
+    def centred_on(self, centre: mx.array) -> "Rotated":
         return replace(self, centre=centre)
 
     def check(self, head_dim: int) -> None:
@@ -60,8 +58,8 @@ class Rotated(Scheme):
         rotated = self._rotation(queries).forward(queries)
         return self.affine.part(rotated, keys, values, **scoring)
 
-    def finished(self, part: Partial, dtype: mx.Dtype) -> mx.array:
-        mixed = self.affine.finished(part, dtype)
+    def answer(self, merged: Partial, dtype: mx.Dtype) -> mx.array:
+        mixed = self.affine.answer(merged, dtype)
         return self._rotation(mixed).inverse(mixed)
 
     def _rotation(self, x: mx.array) -> VectorRotation:

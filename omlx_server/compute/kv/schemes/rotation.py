@@ -16,8 +16,7 @@ from functools import cache
 import mlx.core as mx
 import numpy as np
 
-SEED = 0
-"""The seed of all signs, part of the namespace of blocks."""
+SEED = 0  # of all signs, part of the namespace of blocks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,25 +24,22 @@ class VectorRotation:
     """A rotation of vectors of `dim` numbers, equal on every machine."""
 
     dim: int
-    signs: tuple[mx.array, ...]
-    """The signs of each round, f32 [dim]."""
-    hartley: mx.array | None
-    """f32 [m, m], or None where the Hadamard transform does it all."""
+    signs: tuple[mx.array, ...]  # f32 [dim] of each round
+    hartley: mx.array | None  # f32 [m, m], or None where the Hadamard transform does it all
+    # f32 [dim, dim]: x @ matrix is `forward(x)` in one kernel, but rounds by the number of vectors.
     matrix: mx.array
-    """f32 [dim, dim]: x @ matrix is `forward(x)` in one kernel, but its rounding depends on the
-    number of vectors."""
 
     @staticmethod
     @cache
     def of(dim: int, seed: int, rounds: int) -> "VectorRotation":
         if dim < 1 or rounds < 1:
             raise ValueError(f"no rotation of {dim} dimensions in {rounds} rounds")
-        signs = tuple(mx.array(_signs(dim, seed, turn)) for turn in range(rounds))
+        signs = tuple(mx.array(_signs(dim, seed, round_number)) for round_number in range(rounds))
         odd = dim // (dim & -dim)
         # MLX's transform is right for 12 * 2^k too, and its matrix spreads numbers most evenly.
-        whole = odd == 1 or (odd == 3 and dim % 4 == 0)
+        is_hadamard = odd == 1 or (odd == 3 and dim % 4 == 0)
         rotation = VectorRotation(
-            dim, signs, None if whole else mx.array(_hartley(odd)), mx.eye(dim)
+            dim, signs, None if is_hadamard else mx.array(_hartley(odd)), mx.eye(dim)
         )
         matrix = rotation.forward(rotation.matrix)
         mx.eval(matrix)
@@ -80,9 +76,9 @@ class VectorRotation:
         return mixed.reshape(x.shape)
 
 
-def _signs(dim: int, seed: int, turn: int) -> np.ndarray:
+def _signs(dim: int, seed: int, round_number: int) -> np.ndarray:
     """From a hash, because numpy's generators may change."""
-    stream = hashlib.shake_256(f"{seed}/{dim}/{turn}".encode()).digest(-(-dim // 8))
+    stream = hashlib.shake_256(f"{seed}/{dim}/{round_number}".encode()).digest(-(-dim // 8))
     bits = np.unpackbits(np.frombuffer(stream, dtype=np.uint8))[:dim]
     return bits.astype(np.float32) * 2 - 1
 

@@ -1,9 +1,4 @@
-"""Two ways to read what TurboQuant has stored.
-
-Coded               GPU: 8-bit codes for MLX's quantised products; few rows read all tokens at
-                    once, in as few kernels for a long context as for a short one
-UnpackedTurboquant  CPU backend: the indices of a tile become levels in float32
-"""
+"""Two ways to read what TurboQuant has stored."""
 
 from dataclasses import dataclass
 
@@ -24,15 +19,18 @@ _ALL_TOKENS = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Stored(tiles.StoredTiles):
+class _TurboquantTiles(tiles.StoredTiles):
     key_bits: int
     value_bits: int
     value_dim: int
 
 
-class Coded(_Stored):
+class Coded(_TurboquantTiles):
+    """GPU: 8-bit codes for MLX's quantised products. Few rows read all tokens at once, in as few
+    kernels for a long context as for a short one."""
+
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        keys = tiles.cut(self.keys, start, stop, rows)
+        keys = tiles.cut_tile(self.keys, start, stop, rows)
         return codes.products(rows, keys, self.key_bits, transpose=True)
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
@@ -42,16 +40,18 @@ class Coded(_Stored):
         return mixed[..., : self.value_dim]
 
 
-class UnpackedTurboquant(_Stored):
+class UnpackedTurboquant(_TurboquantTiles):
+    """CPU backend: the indices of a tile become levels in float32."""
+
     def score(self, rows: mx.array, start: int, stop: int) -> mx.array:
-        levels, scales = _tile(self.keys, start, stop, self.key_bits, rows)
+        levels, scales = _unpack_tile(self.keys, start, stop, self.key_bits, rows)
         missing = levels.shape[-1] - rows.shape[-1]
         if missing:
             rows = mx.pad(rows, [(0, 0)] * 3 + [(0, missing)])
         return (rows @ levels.swapaxes(-1, -2)) * scales.swapaxes(-1, -2)
 
     def mix(self, weights: mx.array, start: int, stop: int) -> mx.array:
-        levels, scales = _tile(self.values, start, stop, self.value_bits, weights)
+        levels, scales = _unpack_tile(self.values, start, stop, self.value_bits, weights)
         mixed = (weights * scales.swapaxes(-1, -2)) @ levels
         return mixed[..., : self.value_dim]
 
@@ -77,9 +77,9 @@ def tile_sizes(bits: tuple[int, int]) -> TileSizes:
     return TileSizes(_MANY_ROWS, 0, _ALL_TOKENS, _TOKENS, number_bytes)
 
 
-def _tile(
+def _unpack_tile(
     stored: Arrays, start: int, stop: int, bits: int, after: mx.array
 ) -> tuple[mx.array, mx.array]:
     """Return levels f32 [B, H, tokens, padded D] and scales f32."""
-    packed, scales = tiles.cut(stored, start, stop, after)
+    packed, scales = tiles.cut_tile(stored, start, stop, after)
     return codebook.decode(packing.unpack(packed, bits), bits), scales.astype(mx.float32)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from omlx_server.compute.kv.schemes import codebook, codes, packing
-from tests.compute.kv.coded import coded_levels
+from tests.compute.kv.coded import coded_levels, distortion
 
 BITS = (2, 3, 4, 8)
 # The most that the squared error grows, as a share of that of the codebook.
@@ -18,7 +18,7 @@ every_width = pytest.mark.parametrize("bits", BITS)
 def test_codes_come_near_the_levels(bits: int) -> None:
     levels, coded = codebook.levels(bits), coded_levels(bits)
     missed = (codebook.masses(bits) * (coded - levels) ** 2).sum()
-    assert missed < MOST[bits] * codebook.distortion(bits)
+    assert missed < MOST[bits] * distortion(bits)
     assert (np.diff(coded) > 0).all()
     assert coded == pytest.approx(-coded[::-1])
 
@@ -27,7 +27,7 @@ def test_codes_come_near_the_levels(bits: int) -> None:
 def test_every_place_in_a_byte_has_its_own_code(bits: int) -> None:
     stored = 4 if bits == 3 else bits
     coding = codes.coding(bits)
-    table, width = np.array(coding.table), 8 * coding.each
+    table, width = np.array(coding.table), 8 * coding.codes_per_index
     first = table[: 2**bits] & (1 << width) - 1
     for place in range(8 // stored):
         moved = table[np.arange(2**bits) << place * stored]

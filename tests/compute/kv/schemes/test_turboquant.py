@@ -4,10 +4,11 @@ import mlx.core as mx
 import pytest
 
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.schemes import codebook, packing
+from omlx_server.compute.kv.schemes import packing
 from omlx_server.compute.kv.schemes.base import Arrays, Scheme
 from omlx_server.compute.kv.schemes.turboquant import BITS, CHOICES, TurboQuant
 from tests.arrays import plain
+from tests.compute.kv.coded import distortion
 from tests.compute.kv.every_scheme import dequantized_keys
 from tests.compute.kv.samples import normal
 
@@ -55,7 +56,7 @@ def test_stored_are_words_and_one_scale_a_token(bits: int, dim: int) -> None:
 def test_the_error_of_normal_vectors_is_that_of_theory(bits: int, dim: int) -> None:
     """A little less: the scale is fitted to each vector, and with 4 bits also the width."""
     x = normal(1, 1, 1, 2000, dim)
-    ratio = error(x, trip(TurboQuant(bits, bits), x)) / codebook.distortion(bits)
+    ratio = error(x, trip(TurboQuant(bits, bits), x)) / distortion(bits)
     assert (0.78 if bits == 4 else 0.9) < ratio < (0.93 if bits == 4 else 1.03)
 
 
@@ -65,7 +66,7 @@ def test_the_error_of_normal_vectors_is_that_of_theory(bits: int, dim: int) -> N
 def test_so_is_that_of_vectors_with_one_large_coordinate(bits: int, seed: int, dim: int) -> None:
     for noise in (0.0, 0.05, 0.2):
         x = 8 * mx.eye(dim)[None, None] + noise * normal(2, 1, 1, dim, dim)
-        ratio = error(x, trip(TurboQuant(bits, bits, seed), x)) / codebook.distortion(bits)
+        ratio = error(x, trip(TurboQuant(bits, bits, seed), x)) / distortion(bits)
         assert 0.6 < ratio < 1.15, noise
 
 
@@ -129,7 +130,7 @@ def test_keys_and_values_are_stored_alike_together_and_apart(
     bits: float, dim: int, values: int | None, on_cpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device, "is_cpu", lambda: on_cpu)
-    scheme = TurboQuant.of_bits(bits).around(normal(3, 2, 1, dim))
+    scheme = TurboQuant.of_bits(bits).centred_on(normal(3, 2, 1, dim))
     k, v = normal(7, 3, 2, 41, dim), normal(8, 3, 2, 41, values or dim)
     k[0, 0, 0], v[0, 0, 0] = 0.0, 0.0
     keys, others = scheme.quantize(k, v)
@@ -191,7 +192,7 @@ def test_what_is_too_small_is_nearly_nothing(smallest: float) -> None:
 
 def test_the_name_says_what_the_bytes_depend_on() -> None:
     assert TurboQuant.of_bits(3.5).name == "turboquant-k3v4-s0-v2"
-    centred = TurboQuant.of_bits(3.5).around(mx.zeros((1, 1, 8)))
+    centred = TurboQuant.of_bits(3.5).centred_on(mx.zeros((1, 1, 8)))
     assert centred.name == "turboquant-k3v4-s0-v2-centred"
     schemes = [TurboQuant(k, v, s) for k in BITS for v in BITS for s in (0, 1, 11)]
     assert len({scheme.name for scheme in schemes}) == len(schemes)
@@ -240,4 +241,4 @@ def test_every_head_dim_will_do(dim: int) -> None:
     scheme = TurboQuant(4, 4)
     scheme.check(dim)
     x = normal(0, 1, 1, 20, dim)
-    assert error(x, trip(scheme, x)) < 1.05 * codebook.distortion(4)
+    assert error(x, trip(scheme, x)) < 1.05 * distortion(4)
