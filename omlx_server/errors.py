@@ -1,44 +1,8 @@
-"""The one tree of errors. A class has the HTTP status, the `code` for clients and the exit code.
+"""All errors that are meant to be shown. A class has the HTTP status, the `code` for clients and
+the program's exit code.
 
-OmlxError
-├── ClientError             the request itself is wrong
-│   ├── BadRequest          400  the request is wrong; `param` names the field
-│   │   ├── BadBody         400  the body is not whole, or holds no JSON object
-│   │   ├── ContextTooLong  400  with the limit and the tokens
-│   │   ├── PromptTooLong   400  without these numbers
-│   │   │   ├── NoSeam      400  a text has no place to cut it
-│   │   │   └── TooManyTokens 400 raised while a text is tokenized
-│   │   ├── AdapterUnusable 400  an adapter does not fit the model
-│   │   ├── GrammarTooComplex 400 raised during generation
-│   │   ├── NoChatTemplate  400  the model can't chat
-│   │   ├── PreviousResponseNotFound 400 previous_response_id names no stored response
-│   │   └── UnsupportedMedia 415 the body is not sent as JSON
-│   ├── Forbidden           403  Host or Origin is not allowed
-│   ├── NotFound            404  the request names a missing thing
-│   │   ├── ModelNotFound   404
-│   │   ├── AdapterNotFound 404
-│   │   ├── NotCached       404  nothing of the prompt is cached
-│   │   ├── PinNotFound     404
-│   │   ├── ResponseNotFound 404 it is not stored, or not any more
-│   │   └── ItemNotFound    404  it is not stored, or not any more
-│   ├── Conflict            409  the model is in use, or its files have changed
-│   └── PayloadTooLarge     413  the body or the prompt is over its limit
-├── NotAuthorized       401  no or wrong API key
-├── NotNow                  later it may be possible; has Retry-After if the time is known
-│   ├── QueueFull           429  too many requests wait
-│   └── Unavailable         503  the server is not ready, draining or crashed
-│       ├── NoMemory        503  for a request
-│       └── NoRoom          503  to load a model
-├── RequestTimeout      408  the request was not complete in time
-├── InternalError       500  a request failed inside the server
-├── LoadFailed          500  the model can't be loaded
-├── DeadlineExceeded    504  the request ran out of its time
-└── UsageError          CLI  the user's mistake; exit code 2, where all others have 1
-    ├── ConfigError          a setting is wrong
-    │   └── PlaceUnusable    exit code 1: a file or the home directory can't be used
-    └── ModelUnavailable     a model can't be found, fetched or read
-        ├── NoPlaceForModels exit code 1: a directory of models can't be written, or is full
-        └── FetchFailed      exit code 1: network, hub or disk failed
+ClientError: the request itself is wrong. NotNow: the same request may be served later; has a
+Retry-After if the time is known. UsageError: a mistake of the person who started the program.
 """
 
 from collections.abc import Iterator
@@ -52,7 +16,7 @@ class OmlxError(Exception):
     `hint` tells the user of the program what to do.
 
     `quotes_request`: the message may hold words of the request, so it is not logged. `reason` is
-    the message in one line, or then empty.
+    what is logged: the message in one line, empty if it may quote the request.
     """
 
     status = 500
@@ -81,6 +45,8 @@ class BadRequest(ClientError):
 
 
 class BadBody(BadRequest):
+    """The body is not whole, or holds no JSON object."""
+
     quotes_request = False
 
 
@@ -90,22 +56,25 @@ class ContextTooLong(BadRequest):
 
     def __init__(self, limit: int, prompt_tokens: int, *, reserved: int = 0, why: str = "") -> None:
         """Make the error; counts are tokens. Where `reserved` of the `limit` are kept for the
-        answer, `prompt_tokens` is the part of the prompt that can't be dropped."""
-        who = (
-            f"what must stay of it, beside {reserved} for the answer, has" if reserved else "it has"
-        )
-        why = why or f"{who} at least {prompt_tokens} tokens"
+        answer, `prompt_tokens` is the part of the prompt that can't be dropped. `why` is said
+        instead of these numbers."""
+        what = "it"
+        if reserved:
+            what = f"what must stay of it, beside {reserved} for the answer,"
+        reason = why or f"{what} has at least {prompt_tokens} tokens"
         # litellm and pydantic-ai recognise the error by the first words, langchain-openai by "the
         # prompt is too long". A text that is known to be too long is not tokenized to its end, so
         # the count is a lower bound.
         super().__init__(
             f"This model's maximum context length is {limit} tokens. However, the prompt is too "
-            f"long: {why}. Please reduce the length of the messages.",
+            f"long: {reason}. Please reduce the length of the messages.",
             param="messages",
         )
 
 
 class PromptTooLong(BadRequest):
+    """A prompt is too long, and its tokens are not known."""
+
     code = "context_length_exceeded"
     quotes_request = False
 
@@ -126,6 +95,8 @@ class TooManyTokens(PromptTooLong):
 
 
 class NoSeam(PromptTooLong):
+    """A long text has no place where it could be cut to be tokenized."""
+
     def __init__(self, most: int) -> None:
         super().__init__(
             f"the text is too long: more than {most} bytes of it in a row have no blank between "
@@ -184,6 +155,8 @@ class AdapterNotFound(NotFound):
 
 
 class NotCached(NotFound):
+    """Nothing of the prompt is cached."""
+
     code = "not_cached"
 
 
@@ -200,6 +173,8 @@ class ItemNotFound(NotFound):
 
 
 class Conflict(ClientError):
+    """The model is in use, or its files have changed."""
+
     status = 409
     code = "conflict"
 
@@ -250,6 +225,8 @@ class NoMemory(Unavailable):
 
 
 class NoRoom(Unavailable):
+    """There is not enough memory to load a model."""
+
     code = "insufficient_memory"
 
 
@@ -275,7 +252,7 @@ class UsageError(OmlxError):
 
 
 class ConfigError(UsageError):
-    pass
+    """A setting is wrong."""
 
 
 class PlaceUnusable(ConfigError):
@@ -285,10 +262,12 @@ class PlaceUnusable(ConfigError):
 
 
 class ModelUnavailable(UsageError):
-    pass
+    """A model can't be found, fetched or read."""
 
 
 class NoPlaceForModels(ModelUnavailable):
+    """A directory of models can't be written, or is full."""
+
     exit_code = 1
 
 

@@ -12,8 +12,8 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bitmap:
-    """An image. `pixels` is [rows, columns, 3], RGB, read-only. `size` is the image's height and
-    width; a scaled decode has fewer pixels. `digest` is 32 bytes over size and pixels."""
+    """An image. `pixels` is [rows, columns, 3], RGB, read-only; fewer than in `size`, the image's
+    height and width, if it was decoded scaled. `digest` is 32 bytes over size and pixels."""
 
     pixels: Pixels = field(repr=False)
     size: tuple[int, int] = (0, 0)

@@ -10,9 +10,9 @@ from omlx_server.errors import BadRequest, how_to_install
 from omlx_server.images.bitmap import Bitmap, Pixels
 from omlx_server.images.formats import gif, jpeg, png, webp
 from omlx_server.images.formats.header import ImageHeader
-from omlx_server.images.formats.refused import name_of
+from omlx_server.images.formats.refused import name_of_refused
 
-_TAKEN = "send a PNG, JPEG, WebP or GIF"
+_SEND_OTHER = "send a PNG, JPEG, WebP or GIF"
 
 
 def inspect(data: bytes) -> ImageHeader:
@@ -26,10 +26,10 @@ def inspect(data: bytes) -> ImageHeader:
         return gif.read(data)
     if webp.is_webp(data):
         return webp.read(data)
-    name = name_of(data)
+    name = name_of_refused(data)
     if name is not None:
-        raise BadRequest(f"the image is in a format that is not taken ({name}): {_TAKEN}")
-    raise BadRequest(f"the image is in no format that is known: {_TAKEN}")
+        raise BadRequest(f"the image is in a format that is not taken ({name}): {_SEND_OTHER}")
+    raise BadRequest(f"the image is in no format that is known: {_SEND_OTHER}")
 
 
 def decode(header: ImageHeader) -> Bitmap:
@@ -47,6 +47,7 @@ def decode(header: ImageHeader) -> Bitmap:
 
 
 def upright(pixels: Pixels, orientation: int) -> Pixels:
+    """Turn and mirror stored pixels as EXIF's orientation (1 to 8) says."""
     if orientation in (5, 6, 7, 8):
         pixels = pixels.transpose(1, 0, 2)
     if orientation in (3, 4, 7, 8):

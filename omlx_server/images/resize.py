@@ -32,7 +32,8 @@ def resizer_version() -> str:
 
 def resize_bytes(source: tuple[int, int], size: tuple[int, int]) -> int:
     """Return the most bytes that resizing holds beside its input; sizes are (height, width)."""
-    # Pillow has four bytes a pixel of the source, of the source at its new width, and of the
-    # result; the returned array has three.
-    between = source[0] * size[1]
-    return 4 * (source[0] * source[1] + between) + 7 * size[0] * size[1]
+    source_pixels = source[0] * source[1]
+    widened_pixels = source[0] * size[1]  # Pillow resizes the width first
+    pixels = size[0] * size[1]
+    # Pillow has four bytes for each of these pixels; the returned array has three.
+    return 4 * (source_pixels + widened_pixels + pixels) + 3 * pixels

@@ -11,11 +11,11 @@ from urllib.parse import unquote_to_bytes
 from omlx_server.errors import BadRequest
 from omlx_server.images import limits
 
-# Taking a percent-encoded text apart needs about twenty times its size.
-_MOST_PERCENT_ENCODED = 1024 * 1024
+# Decoding a percent-encoded text needs about twenty times its size.
+_MOST_PERCENT_ENCODED_BYTES = 1024 * 1024
 _URLSAFE = bytes.maketrans(b"-_", b"+/")
 _WHITESPACE = b" \t\r\n\v\f"
-_SLICE = 1 << 18  # bytes; four digits of base64 stay together
+_SLICE_BYTES = 1 << 18  # a multiple of four, as four digits of base64 belong together
 _SEND = "send the image itself, as a data URL (data:image/png;base64,...)"
 
 
@@ -23,13 +23,12 @@ def from_image_url(url: str) -> bytes:
     """Return the bytes in a data URL. Raises BadRequest."""
     scheme, colon, _ = url[:16].lstrip().lower().partition(":")
     if not (colon and scheme == "data"):
-        raise BadRequest(_why_not(scheme))
-    text = _ascii(url)
-    head, comma, data = text.partition(b",")
+        raise BadRequest(_why_not_opened(scheme))
+    head, comma, data = _encode_ascii(url).partition(b",")
     if not comma:
         raise BadRequest("the data URL has no comma before its data")
     if b"%" in data:
-        if len(data) > _MOST_PERCENT_ENCODED:
+        if len(data) > _MOST_PERCENT_ENCODED_BYTES:
             raise BadRequest("a percent-encoded data URL is too long: use base64")
         data = unquote_to_bytes(data)
     if head.rstrip().lower().endswith(b";base64"):
@@ -42,6 +41,7 @@ def from_image_url(url: str) -> bytes:
 
 
 def url_of_input_image(part: Mapping[str, Any], *, param: str) -> str:
+    """Return the URL in an `input_image` of /v1/responses. Raises BadRequest."""
     url = part.get("image_url")
     if url is None and part.get("file_id") is not None:
         raise BadRequest(
@@ -53,39 +53,36 @@ def url_of_input_image(part: Mapping[str, Any], *, param: str) -> str:
 
 
 def url_of_image_block(block: Mapping[str, Any], *, param: str) -> str:
-    """Return a data URL, or the URL that was sent. Raises BadRequest."""
-    source = block.get("source")
-    if not isinstance(source, Mapping):
-        raise BadRequest("an image block needs source", param=param)
-    match source.get("type"):
-        case "base64":
-            data = source.get("data")
-            if not isinstance(data, str):
-                raise BadRequest("an image source of type base64 needs data", param=param)
+    """Return a data URL, or the URL that was sent, of Anthropic's `image` block. Raises
+    BadRequest."""
+    match block.get("source"):
+        case {"type": "base64", "data": str(data)}:
             if "%" in data:
                 raise _not_base64(param)
             return f"data:;base64,{data}"
-        case "url":
-            url = source.get("url")
-            if not isinstance(url, str):
-                raise BadRequest("an image source of type url needs url", param=param)
+        case {"type": "url", "url": str(url)}:
             return url
-        case "file":
-            raise BadRequest(
-                "this server keeps no files: send the image with a source of type base64",
-                param=param,
-            )
-    raise BadRequest("the source of an image must have the type base64", param=param)
+        case {"type": "base64"}:
+            problem = "an image source of type base64 needs data"
+        case {"type": "url"}:
+            problem = "an image source of type url needs url"
+        case {"type": "file"}:
+            problem = "this server keeps no files: send the image with a source of type base64"
+        case {}:
+            problem = "the source of an image must have the type base64"
+        case _:
+            problem = "an image block needs source"
+    raise BadRequest(problem, param=param)
 
 
-def _why_not(scheme: str) -> str:
+def _why_not_opened(scheme: str) -> str:
     if scheme in ("http", "https", "ftp", "s3", "gs"):
         return f"this server opens no addresses of other machines: {_SEND}"
     return f"this server opens no files and knows no such address: {_SEND}"
 
 
-def _ascii(text: str) -> bytes:
-    """Encode as ASCII; refuse before copying what is longer than base64 with whitespace."""
+def _encode_ascii(text: str) -> bytes:
+    """Encode a text, unless it is too long for the largest image, even with whitespace."""
     if len(text) > limits.MOST_BYTES * 3 // 2 + 1024:
         raise _too_large()
     try:
@@ -96,19 +93,19 @@ def _ascii(text: str) -> bytes:
 
 def _decode_base64(text: bytes) -> bytes:
     """Decode either alphabet, padded or not, in slices that release the GIL between them."""
-    bare = b"".join(part.translate(_URLSAFE, _WHITESPACE) for part in _slices(text))
-    digits = bare.rstrip(b"=")
-    if len(bare) - len(digits) > 2 or b"=" in digits:
+    standard = b"".join(piece.translate(_URLSAFE, _WHITESPACE) for piece in _slices(text))
+    digits = standard.rstrip(b"=")
+    if len(standard) - len(digits) > 2 or b"=" in digits:
         raise _not_base64()
     padded = digits + b"=" * (-len(digits) % 4)
     try:
-        return b"".join(binascii.a2b_base64(part, strict_mode=True) for part in _slices(padded))
+        return b"".join(binascii.a2b_base64(piece, strict_mode=True) for piece in _slices(padded))
     except binascii.Error:
         raise _not_base64() from None
 
 
 def _slices(text: bytes) -> Iterator[bytes]:
-    return (text[at : at + _SLICE] for at in range(0, len(text), _SLICE))
+    return (text[start : start + _SLICE_BYTES] for start in range(0, len(text), _SLICE_BYTES))
 
 
 def _not_base64(param: str | None = None) -> BadRequest:

@@ -37,7 +37,7 @@ class Reloader:
     ) -> None:
         self.settings: Settings = loaded.settings
         self._source = loaded.source
-        self._again = loaded.again
+        self._again = loaded.load_again
         self._check = check
         self._appliers = appliers
         self._tell = tell

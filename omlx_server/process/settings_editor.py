@@ -89,7 +89,7 @@ class ConfigEditor:
 
     async def _read(self) -> Loaded:
         try:
-            return await asyncio.to_thread(self._loaded.again)
+            return await asyncio.to_thread(self._loaded.load_again)
         except ConfigError as error:
             raise Conflict(f"the config can't be used now: {error.message}") from None
 

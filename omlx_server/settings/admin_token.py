@@ -1,5 +1,5 @@
-"""The admin token, in a file beside the user's config; OMLX_ADMIN_TOKEN wins over it. Blocking.
-Servers that start at once share one token."""
+"""The admin token, in a file beside the user's config; OMLX_ADMIN_TOKEN wins over it. Servers that
+start at the same time share one token. Blocking."""
 
 import os
 import re
@@ -14,20 +14,20 @@ from omlx_server.settings.layers import TOKEN_VARIABLE, USER_CONFIG
 from omlx_server.settings.types import own_place
 from omlx_server.settings.whole_file import OTHERS, PRIVATE_DIRECTORY, PRIVATE_FILE
 
-_NAME = "admin-token"
-_BYTES = 32
-_MOST_BYTES = 1024
+_FILE_NAME = "admin-token"
+_RANDOM_BYTES = 32
+_MOST_FILE_BYTES = 1024
 _TOKEN = re.compile(r"[!-~]{16,512}")  # fit for a header; a power cut leaves zeros
 
 
 class TokenFileError(PlaceUnusable):
-    pass
+    """The file of the admin token can't be used."""
 
 
 def token_file() -> Path:
-    """Raises TokenFileError without a home directory."""
+    """Return the path of the file. Raises TokenFileError without a home directory."""
     try:
-        return own_place(USER_CONFIG).with_name(_NAME)
+        return own_place(USER_CONFIG).with_name(_FILE_NAME)
     except ConfigError as error:
         raise TokenFileError(error.message, hint=error.hint) from None
 
@@ -39,11 +39,11 @@ def admin_token(environ: Mapping[str, str] = os.environ) -> str:
         return token
     path = token_file()
     with system_errors_as(TokenFileError, f"{path} can't be used"):
-        if not _read(path):
-            _make(path)
+        if not _read_token(path):
+            _make_file(path)
         if path.stat().st_mode & OTHERS:
             path.chmod(PRIVATE_FILE)
-        return _read(path)
+        return _read_token(path)
 
 
 def read_admin_token(environ: Mapping[str, str] = os.environ) -> str:
@@ -52,7 +52,7 @@ def read_admin_token(environ: Mapping[str, str] = os.environ) -> str:
     if token := _from_environ(environ):
         return token
     try:
-        return _read(token_file())
+        return _read_token(token_file())
     except (OSError, ConfigError):
         return ""
 
@@ -67,31 +67,32 @@ def _from_environ(environ: Mapping[str, str]) -> str:
     return token
 
 
-def _read(path: Path) -> str:
+def _read_token(path: Path) -> str:
     """Return the token in the file, or "". A named pipe does not block."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return ""
     try:
-        token = os.read(fd, _MOST_BYTES).decode("ascii", errors="replace").strip()
+        token = os.read(fd, _MOST_FILE_BYTES).decode("ascii", errors="replace").strip()
     finally:
         os.close(fd)
     return token if _TOKEN.fullmatch(token) else ""
 
 
-def _make(path: Path) -> None:
+def _make_file(path: Path) -> None:
+    """Write a new token, unless another server has just written one."""
     path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-    number, temporary = tempfile.mkstemp(prefix=".admin-", dir=path.parent)
+    fd, temporary = tempfile.mkstemp(prefix=".admin-", dir=path.parent)
     try:
-        with os.fdopen(number, "wb") as file:
-            file.write(f"{secrets.token_urlsafe(_BYTES)}\n".encode())
+        with os.fdopen(fd, "wb") as file:
+            file.write(f"{secrets.token_urlsafe(_RANDOM_BYTES)}\n".encode())
             file.flush()
-            os.fsync(number)
+            os.fsync(fd)
         try:
             path.hardlink_to(temporary)
         except FileExistsError:
-            if not _read(path):
+            if not _read_token(path):
                 Path(temporary).replace(path)
     finally:
         with suppress(FileNotFoundError):

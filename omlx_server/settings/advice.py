@@ -5,12 +5,7 @@ from pathlib import Path
 
 from omlx_server.settings.layers import Loaded, search_path
 from omlx_server.settings.overrides import explicit_values
-from omlx_server.settings.sections import (
-    CacheSettings,
-    ModelsSettings,
-    Settings,
-    SpeculationSettings,
-)
+from omlx_server.settings.sections import ModelsSettings, Settings, SpeculationSettings
 from omlx_server.settings.values import SECRETS, value_of
 from omlx_server.settings.whole_file import OTHERS
 
@@ -19,11 +14,12 @@ def warnings(loaded: Loaded) -> list[str]:
     """Return a line for each setting without effect, contradiction, readable secret, and ignored
     file."""
     settings = loaded.settings
-    lines = [*_without_effect(loaded), *_contradictions(settings), *_without_unit(settings.cache)]
+    lines = [*_without_effect(loaded), *_contradictions(settings), *_without_unit(settings)]
     return [*lines, *_readable_secrets(loaded), *_unused_file(loaded)]
 
 
 def unknown_models(models: ModelsSettings, known: Collection[str]) -> Iterator[str]:
+    """Yield a line for each model in the settings that is not one of the `known` names."""
     for alias in models.aliases:
         if (target := models.resolve_alias(alias)) not in known:
             yield f"models.aliases: {alias} stands for {target}, which is not here"
@@ -35,6 +31,7 @@ def unknown_models(models: ModelsSettings, known: Collection[str]) -> Iterator[s
 
 def _without_effect(loaded: Loaded) -> Iterator[str]:
     settings = loaded.settings
+    # A condition, its words, and the beginnings of the keys that then have no effect.
     cases = (
         (settings.cache.hot_cache_only, "cache.hot_cache_only is on", ("cache.cold_",)),
         (settings.server.uds, "server.uds is set", ("server.host", "server.port")),
@@ -47,21 +44,21 @@ def _without_effect(loaded: Loaded) -> Iterator[str]:
         ),
     )
     for applies, reason, keys in cases:
-        idle = [
+        without_effect = [
             key
             for key, origin in loaded.origins.items()
             if applies and key.startswith(keys) and origin != "default"
         ]
-        if idle:
-            yield f"{reason}, so this has no effect: {', '.join(idle)}"
+        if without_effect:
+            yield f"{reason}, so this has no effect: {', '.join(without_effect)}"
 
 
 def _contradictions(settings: Settings) -> Iterator[str]:
     models = settings.models
     if not (settings.admin.enabled or models.autoload):
         yield "models.autoload and admin.enabled are both off: no model is loaded after the start"
-    for key, drafts in _speculation(settings):
-        if drafts.mode == "draft" and not drafts.draft_model:
+    for key, speculation in _speculation_tables(settings):
+        if speculation.mode == "draft" and not speculation.draft_model:
             yield f"{key}.mode is draft, but there is no {key}.draft_model"
     for alias, target in models.aliases.items():
         if target in models.aliases:
@@ -69,14 +66,14 @@ def _contradictions(settings: Settings) -> Iterator[str]:
             yield f"models.aliases: {target} is itself an alias, so {alias} stands for {final}"
 
 
-def _without_unit(cache: CacheSettings) -> Iterator[str]:
+def _without_unit(settings: Settings) -> Iterator[str]:
     for key in ("hot_cache_max_bytes", "cold_cache_max_bytes"):
-        size = getattr(cache, key)
+        size = getattr(settings.cache, key)
         if size != "auto" and 0 < size < 1000:
             yield f"cache.{key} is {size} bytes, which hold nothing: write the unit, as {size}GB"
 
 
-def _speculation(settings: Settings) -> Iterator[tuple[str, SpeculationSettings]]:
+def _speculation_tables(settings: Settings) -> Iterator[tuple[str, SpeculationSettings]]:
     yield "speculation", settings.speculation
     for name, overrides in settings.models.overrides.items():
         if explicit_values(overrides.speculation):
@@ -84,9 +81,9 @@ def _speculation(settings: Settings) -> Iterator[tuple[str, SpeculationSettings]
 
 
 def _unused_file(loaded: Loaded) -> Iterator[str]:
-    near = Path("omlx.toml")
-    if loaded.source in (None, *search_path()) and near.is_file():
-        yield f"{near.absolute()} is not used: --config {near} or OMLX_CONFIG={near} would take it"
+    here = Path("omlx.toml")
+    if loaded.source in (None, *search_path()) and here.is_file():
+        yield f"{here.absolute()} is not used: --config {here} or OMLX_CONFIG={here} would take it"
 
 
 def _readable_secrets(loaded: Loaded) -> Iterator[str]:

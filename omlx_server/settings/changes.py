@@ -34,7 +34,7 @@ class Changes:
     in_force: Settings
 
     def touch(self, *names: str) -> bool:
-        """Whether an applied key is one of `names`, or in a section of `names`."""
+        """Return whether a change that applies is of one of these keys or sections."""
         return any(c.key in names or c.key.partition(".")[0] in names for c in self.applied)
 
     def __str__(self) -> str:
@@ -47,9 +47,9 @@ def changes(old: Settings, new: Loaded) -> Changes:
     """Return the changes. Raises ConfigError if new values contradict old ones that stay until a
     restart, or all API keys are gone."""
     different = [key for key in KEYS if value_of(old, key) != value_of(new.settings, key)]
-    applied = [key for key in different if _applies(key, old, new.settings)]
-    in_force = _in_force(old, new.settings, applied)
-    _keys_are_not_lost(old, new)
+    applied = [key for key in different if _applies_at_once(key, old, new.settings)]
+    in_force = _settings_in_force(old, new.settings, applied)
+    _check_api_keys_are_not_lost(old, new)
     return Changes(
         tuple(_change(key, old, new.settings) for key in applied),
         tuple(_change(key, old, new.settings) for key in different if key not in applied),
@@ -57,7 +57,7 @@ def changes(old: Settings, new: Loaded) -> Changes:
     )
 
 
-def _keys_are_not_lost(old: Settings, new: Loaded) -> None:
+def _check_api_keys_are_not_lost(old: Settings, new: Loaded) -> None:
     """Raise ConfigError if a config, perhaps half written, would open a server that has API
     keys."""
     if old.auth.api_keys and new.origins["auth.api_keys"] == "default":
@@ -68,33 +68,34 @@ def _keys_are_not_lost(old: Settings, new: Loaded) -> None:
         )
 
 
-def _applies(key: str, old: Settings, new: Settings) -> bool:
-    """cache.hot_cache_only can only be turned on, as the cold tier's state is unknown after a
-    time without it, and not while responses are on disk."""
+def _applies_at_once(key: str, old: Settings, new: Settings) -> bool:
     if key == "cache.hot_cache_only":
+        # It can only be turned on, as the cold tier's state is unknown after a time without it,
+        # and not while responses are on disk.
         return new.cache.hot_cache_only and old.responses.store != "disk"
     return bool(live(key))
 
 
-def _in_force(old: Settings, new: Settings, applied: list[str]) -> Settings:
+def _settings_in_force(old: Settings, new: Settings, applied: list[str]) -> Settings:
+    """Return the old settings with the new values of the `applied` keys."""
+    sections: dict[str, Section] = {}
     try:
-        return Settings.of({name: _part(name, section, new, applied) for name, section in old})
+        for name, section in old:
+            keys = [key for key, _ in section if f"{name}.{key}" in applied]
+            values = {key: value_of(new, f"{name}.{key}") for key in keys}
+            sections[name] = replace(section, **values)
+        return Settings.of(sections)
     except ConfigError as error:
         raise ConfigError(
             f"{error.message}, as long as the server runs", hint="what else is new needs a restart"
         ) from None
 
 
-def _part(name: str, old: Section, new: Settings, applied: list[str]) -> Section:
-    keys = [key for key, _ in old if f"{name}.{key}" in applied]
-    return replace(old, **{key: value_of(new, f"{name}.{key}") for key in keys})
-
-
 def _change(key: str, old: Settings, new: Settings) -> SettingChange:
-    return SettingChange(key, _written(key, value_of(old, key)), _written(key, value_of(new, key)))
+    return SettingChange(key, _shown(key, value_of(old, key)), _shown(key, value_of(new, key)))
 
 
-def _written(dotted: str, value: object) -> str:
-    if is_size(dotted) and isinstance(value, int):
+def _shown(key: str, value: object) -> str:
+    if is_size(key) and isinstance(value, int):
         return format_size(value)
     return json.dumps(plain(value), ensure_ascii=False)

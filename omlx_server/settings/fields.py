@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import structs
 
-from omlx_server.settings.types import AtHome, Conversion, Secret, place
+from omlx_server.settings.types import AtHome, Conversion, Secret, parse_path
 
 M = TypeVar("M")
 
@@ -25,7 +25,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         fields = fields_of(cls)
         if unknown := values.keys() - fields.keys():
             raise ValueError(f"{cls.__name__} has no {', '.join(sorted(unknown))}")
-        return cls(**{name: fields[name].taken(value) for name, value in values.items()})
+        return cls(**{name: fields[name].convert(value) for name, value in values.items()})
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         for name in self.__struct_fields__:
@@ -46,20 +46,26 @@ class Field:
         return isinstance(self.annotation, type) and issubclass(self.annotation, Section)
 
     def mark(self, kind: type[M]) -> M | None:
+        """Return the mark of this kind in the annotation, if there is one."""
         marks = getattr(self.annotation, "__metadata__", ())
         return next((mark for mark in marks if isinstance(mark, kind)), None)
 
-    def taken(self, value: object) -> Any:
+    def convert(self, value: object) -> Any:
         """Convert a value to the key's type. Raises ValueError if it is not allowed, ConfigError
         for a contradiction or a missing home directory."""
         if self.is_table:
-            return value if isinstance(value, self.annotation) else self._table(value)
-        if reads := self.mark(Conversion):
-            value = reads.read(value)
-        if isinstance(value, Mapping) and (each := _each(self.annotation)):
-            value = {k: each.of(v) if isinstance(v, Mapping) else v for k, v in value.items()}
+            if isinstance(value, self.annotation):
+                return value
+            if not isinstance(value, Mapping):
+                raise ValueError(f"{self.name} is a table")
+            return self.annotation.of(value)
+        if conversion := self.mark(Conversion):
+            value = conversion.read(value)
+        section = _section_of_values(self.annotation)
+        if isinstance(value, Mapping) and section:
+            value = {k: section.of(v) if isinstance(v, Mapping) else v for k, v in value.items()}
         try:
-            return msgspec.convert(value, self.annotation, dec_hook=_made)
+            return msgspec.convert(value, self.annotation, dec_hook=_convert_to_own_class)
         except msgspec.ValidationError:
             # 64.0 is an integer for JSON schema, so for editors.
             if isinstance(value, float) and value.is_integer():
@@ -67,19 +73,14 @@ class Field:
             raise
 
     def schema(self) -> dict[str, Any]:
-        schema = msgspec.json.schema(self.annotation, schema_hook=_schema)
+        """Return the key's JSON schema."""
+        schema = msgspec.json.schema(self.annotation, schema_hook=_schema_of_own_class)
         for node in (schema, *schema.get("anyOf", ())):
             if "enum" in node:  # msgspec sorts them
                 node["enum"] = choices = list(_choices(self.annotation))
                 node["type"] = "string" if isinstance(choices[0], str) else "integer"
         schema.pop("$defs", None)
         return schema
-
-    def _table(self, value: object) -> Section:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{self.name} is a table")
-        table: Section = self.annotation.of(value)
-        return table
 
 
 @cache
@@ -97,25 +98,29 @@ def _default(field: structs.FieldInfo) -> object:
     return field.default if factory is msgspec.NODEFAULT else factory()
 
 
-def _made(kind: type, value: object) -> object:
+def _convert_to_own_class(kind: type, value: object) -> object:
+    """Convert to a class that msgspec does not know: a path or a secret."""
     if isinstance(value, kind):
         return value
     if isinstance(value, str) and issubclass(kind, Secret):
         return kind(value)
     if isinstance(value, str) and kind is Path:
-        return place(value)
+        return parse_path(value)
     raise ValueError("not of this kind")
 
 
-def _each(annotation: object) -> type[Section] | None:
-    kinds = get_args(next(iter(get_args(annotation)), None))
-    return next((one for one in kinds if isinstance(one, type) and issubclass(one, Section)), None)
+def _schema_of_own_class(kind: type) -> dict[str, Any]:
+    return {"type": "string", "format": "password" if issubclass(kind, Secret) else "path"}
+
+
+def _section_of_values(annotation: object) -> type[Section] | None:
+    """Return the section in Annotated[dict[str, section], ...]; None for other annotations."""
+    dict_args = get_args(next(iter(get_args(annotation)), None))
+    sections = (one for one in dict_args if isinstance(one, type) and issubclass(one, Section))
+    return next(sections, None)
 
 
 def _choices(annotation: object) -> tuple[object, ...]:
+    """Return the values of a Literal, in their order in the source."""
     args = get_args(annotation)
     return args if get_origin(annotation) is Literal else _choices(args[0])
-
-
-def _schema(kind: type) -> dict[str, Any]:
-    return {"type": "string", "format": "password" if issubclass(kind, Secret) else "path"}

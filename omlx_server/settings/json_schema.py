@@ -16,14 +16,14 @@ _TITLE = "omlx-server's config file"
 
 def json_schema() -> dict[str, Any]:
     properties = {name: {"$ref": f"#/$defs/{kind.__name__}"} for name, kind in SECTIONS.items()}
-    tables = {kind.__name__: _table(kind) for kind in (*SECTIONS.values(), *OVERRIDES)}
+    tables = {kind.__name__: _table_schema(kind) for kind in (*SECTIONS.values(), *OVERRIDES)}
     text = json.dumps(_object(_TITLE, properties) | {"$defs": tables})
     # Patterns of JSON schema have ^ and $ for Python's \A and \Z.
     return {"$schema": _DIALECT, **json.loads(text.replace(r"\\A", "^").replace(r"\\Z", "$"))}
 
 
-def _table(section: type[Section]) -> dict[str, Any]:
-    keys = {name: _described(field) for name, field in fields_of(section).items()}
+def _table_schema(section: type[Section]) -> dict[str, Any]:
+    keys = {name: _key_schema(field) for name, field in fields_of(section).items()}
     words = {"description": inspect.cleandoc(section.__doc__)} if section.__doc__ else {}
     return words | _object(section.__name__, keys)
 
@@ -37,7 +37,7 @@ def _object(title: str, properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _described(field: Field) -> dict[str, Any]:
+def _key_schema(field: Field) -> dict[str, Any]:
     node = field.schema()
     if field.mark(ByteSize):
         node = {"anyOf": [node, {"type": "string", "pattern": SIZE_PATTERN}]}

@@ -1,5 +1,5 @@
 """Loads the settings from their layers: flag or --set, variable OMLX_SECTION__KEY, config file,
-fallback of the calling program, default. The first with a key wins."""
+fallback of the calling program, default. The first layer that has a key wins."""
 
 import difflib
 import os
@@ -16,25 +16,29 @@ from omlx_server.settings.override_keys import TABLE, check_tables, keys_in
 from omlx_server.settings.overrides import adapter_from, path_from, with_paths_from
 from omlx_server.settings.sections import FIELDS, KEYS, SECTIONS, Settings
 from omlx_server.settings.types import own_place
-from omlx_server.settings.values import LayerValue, checked
+from omlx_server.settings.values import LayerValue, read_value
 
 USER_CONFIG = "~/.config/omlx_server/config.toml"
 TOKEN_VARIABLE = "OMLX_ADMIN_TOKEN"
 """Holds the admin token (admin_token.py). It is no setting, though its name looks like one of the
 section `admin`."""
 _ALIASES = "models.aliases."
-# The settings whose paths are relative to the directory of the config file.
+# What makes paths absolute that are relative to the directory of the config file.
 _PATHS = {
     TABLE: with_paths_from,
     "adapters.directory": path_from,
     "adapters.default": adapter_from,
 }
 # tomllib's messages for a text that does not end.
-_ENDLESS = ("Unterminated string", r"Illegal character '\n'", "Expected \"'")
+_ENDLESS_TEXT = ("Unterminated string", r"Illegal character '\n'", "Expected \"'")
+_ONE_LETTER_OFF = 0.92  # the similarity of two names when one lacks a letter
+SEE_ALL = "`omlx-server config show` lists every key"
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
+    """Settings, the config file that they were read from, and the arguments of `load`."""
+
     settings: Settings
     source: Path | None
     origins: Mapping[str, str]
@@ -44,7 +48,7 @@ class Loaded:
     overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
     fallbacks: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def again(self) -> "Loaded":
+    def load_again(self) -> "Loaded":
         return load(self.named, self.overrides, fallbacks=self.fallbacks)
 
 
@@ -62,11 +66,10 @@ def load(
     entries |= _from_text(read_config(source), source) if source else {}
     entries |= _from_environ(environ)
     entries |= _from_flags(overrides, "flag")
-    settings = _settings_of(entries)
     origins = {key: entries[key].origin if key in entries else "default" for key in KEYS}
-    flagged = {key for key, origin in origins.items() if origin == "flag"}
-    counting = settings.without_overrides(flagged)
-    return Loaded(counting, source, MappingProxyType(origins), config, overrides, fallbacks)
+    set_by_flags = {key for key, origin in origins.items() if origin == "flag"}
+    settings = _settings_of(entries).without_overrides(set_by_flags)
+    return Loaded(settings, source, MappingProxyType(origins), config, overrides, fallbacks)
 
 
 def search_path() -> tuple[Path, ...]:
@@ -75,6 +78,7 @@ def search_path() -> tuple[Path, ...]:
 
 
 def named_config(config: Path | None, environ: Mapping[str, str]) -> Path | None:
+    """Return the config file that the user names: by a flag, else by OMLX_CONFIG."""
     return config or (Path(environ["OMLX_CONFIG"]) if environ.get("OMLX_CONFIG") else None)
 
 
@@ -111,7 +115,7 @@ def _settings_of(entries: Mapping[str, LayerValue]) -> Settings:
         check_tables(tables)
     for dotted, entry in entries.items():
         section, key = dotted.split(".")
-        values[section][key] = checked(dotted, entry)
+        values[section][key] = read_value(dotted, entry)
     return Settings.of({name: kind(**values[name]) for name, kind in SECTIONS.items()})
 
 
@@ -127,21 +131,21 @@ def _from_text(text: str, path: Path) -> dict[str, LayerValue]:
     entries = {}
     for section, table in parse_toml(text, path).items():
         if section not in SECTIONS:
-            raise _unknown(section, origin)
+            raise _unknown_key(section, origin)
         if not isinstance(table, dict):
             raise ConfigError(f"{section}: expected a table [{section}] ({origin})")
         for key, value in table.items():
             if f"{section}.{key}" not in FIELDS:
-                raise _unknown(f"{section}.{key}", origin)
+                raise _unknown_key(f"{section}.{key}", origin)
             entries[f"{section}.{key}"] = LayerValue(value, origin, is_text=False)
-    for key, absolute in _PATHS.items():
+    for key, make_absolute in _PATHS.items():
         if entry := entries.get(key):
-            entries[key] = replace(entry, value=absolute(entry.value, path.parent))
+            entries[key] = replace(entry, value=make_absolute(entry.value, path.parent))
     return entries
 
 
 def read_config(path: Path) -> str:
-    """Raises PlaceUnusable, or ConfigError if the file is not UTF-8."""
+    """Return a config file's text. Raises PlaceUnusable, or ConfigError if it is not UTF-8."""
     try:
         if not path.is_file():  # reading a pipe could block
             raise PlaceUnusable(f"config file {path} can't be read: it is no file")
@@ -153,48 +157,49 @@ def read_config(path: Path) -> str:
 
 
 def parse_toml(text: str, path: Path) -> dict[str, Any]:
-    """Raises ConfigError with the place of the error."""
+    """Parse a config file's text. Raises ConfigError with the place of the error."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        what, line, column = _toml_position(str(error), text)
+        problem, line, column = _toml_problem(str(error), text)
         raise ConfigError(
-            f"{path}, line {line}, column {column}: invalid TOML: {what}",
-            hint=_toml_hint(what, text.split("\n")[line - 1], column),
+            f"{path}, line {line}, column {column}: invalid TOML: {problem}",
+            hint=_toml_hint(problem, text.split("\n")[line - 1], column),
         ) from None
 
 
-def _toml_position(message: str, text: str) -> tuple[str, int, int]:
+def _toml_problem(message: str, text: str) -> tuple[str, int, int]:
     """Return problem, line and column of tomllib's message, which may say "end of document"."""
-    what, _, place = message.partition(" (at ")
+    problem, _, place = message.partition(" (at ")
     if numbers := re.fullmatch(r"line (\d+), column (\d+)\)", place):
-        return what, int(numbers[1]), int(numbers[2])
+        return problem, int(numbers[1]), int(numbers[2])
     lines = text.split("\n")
-    return what, len(lines), len(lines[-1]) + 1
+    return problem, len(lines), len(lines[-1]) + 1
 
 
-def _toml_hint(what: str, line: str, column: int) -> str:
-    begun, value = line[: column - 1], line[column - 1 :].strip()
-    if what.startswith("Invalid value"):
-        may_be = bool(value) and value[0] not in "#,]}"
-    elif what.startswith("Expected newline"):
-        may_be = "=" in begun
+def _toml_hint(problem: str, line: str, column: int) -> str:
+    """Return a hint if a text without quotes may be the cause."""
+    before, after = line[: column - 1], line[column - 1 :].strip()
+    if problem.startswith("Invalid value"):
+        lacks_quotes = bool(after) and after[0] not in "#,]}"
+    elif problem.startswith("Expected newline"):
+        lacks_quotes = "=" in before
     else:
-        may_be = what.startswith(_ENDLESS)
-    return 'texts need quotes, as in host = "127.0.0.1"' if may_be else ""
+        lacks_quotes = problem.startswith(_ENDLESS_TEXT)
+    return 'texts need quotes, as in host = "127.0.0.1"' if lacks_quotes else ""
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, LayerValue]:
-    ours = tuple(f"OMLX_{section.upper()}_" for section in SECTIONS)
-    by_name = {env_name(key): key for key in KEYS}
+    section_prefixes = tuple(f"OMLX_{section.upper()}_" for section in SECTIONS)
+    keys_by_name = {env_name(key): key for key in KEYS}
     entries = {}
     for name, text in environ.items():
-        if name in by_name:
-            entries[by_name[name]] = LayerValue(text, f"env {name}", is_text=True)
+        if name in keys_by_name:
+            entries[keys_by_name[name]] = LayerValue(text, f"env {name}", is_text=True)
         elif name == TOKEN_VARIABLE:
             continue
-        elif name.startswith(ours) or (name.startswith("OMLX_") and "__" in name):
-            near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
+        elif name.startswith(section_prefixes) or (name.startswith("OMLX_") and "__" in name):
+            near = difflib.get_close_matches(name, keys_by_name, n=1, cutoff=0.5)
             raise ConfigError(
                 f"unknown setting {name} in the environment",
                 hint=f"did you mean {near[0]}?" if near else SEE_ALL,
@@ -212,41 +217,36 @@ def _from_flags(texts: Mapping[str, str], origin: str) -> dict[str, LayerValue]:
     return {key: LayerValue(text, origin, is_text=True) for key, text in texts.items()}
 
 
-_A_SLIP = 0.92  # the similarity of two names when one lacks a letter
-SEE_ALL = "`omlx-server config show` lists every key"
-
-
 def check_key(dotted: str, origin: str) -> None:
     """Raise ConfigError, with the nearest key as hint, unless `dotted` is a key."""
     if dotted not in FIELDS:
-        raise _unknown(dotted, origin)
+        raise _unknown_key(dotted, origin)
 
 
-def _unknown(name: str, origin: str) -> ConfigError:
+def _unknown_key(name: str, origin: str) -> ConfigError:
     if name in SECTIONS:
-        all_of_it = f"`omlx-server config get {name}` shows its keys"
-        return ConfigError(f"{name} is a section, not a key", hint=all_of_it)
+        hint = f"`omlx-server config get {name}` shows its keys"
+        return ConfigError(f"{name} is a section, not a key", hint=hint)
     noun = "key" if "." in name else "section or key"
     where = f" ({origin})" if origin else ""
-    return ConfigError(f"unknown {noun} {name}{where}", hint=_hint(name))
-
-
-def _hint(name: str) -> str:
-    if name.startswith(_ALIASES):
-        return "`omlx-server alias NAME TARGET` makes an alias, `omlx-server alias` shows all"
     near = nearest(name)
-    return f"did you mean {near}?" if near else SEE_ALL
+    hint = f"did you mean {near}?" if near else SEE_ALL
+    if name.startswith(_ALIASES):
+        hint = "`omlx-server alias NAME TARGET` makes an alias, `omlx-server alias` shows all"
+    return ConfigError(f"unknown {noun} {name}{where}", hint=hint)
 
 
 def nearest(name: str) -> str | None:
-    names = (*SECTIONS, *KEYS)
-    if slip := difflib.get_close_matches(name, KEYS, n=1, cutoff=_A_SLIP):
-        return slip[0]
+    """Return the key or section that was probably meant: one that is a letter off, else one of
+    the same name in another section, else a similar one, else one with a similar last part."""
+    if near := difflib.get_close_matches(name, KEYS, n=1, cutoff=_ONE_LETTER_OFF):
+        return near[0]
     last = name.rpartition(".")[2]
     same_key = [key for key in KEYS if key.endswith(f".{last}")]
     if same_key:
         return difflib.get_close_matches(name, same_key, n=1, cutoff=0)[0]
-    close = difflib.get_close_matches(name, names, n=1)
+    if similar := difflib.get_close_matches(name, (*SECTIONS, *KEYS), n=1):
+        return similar[0]
     by_last = {key.rpartition(".")[2]: key for key in KEYS}
-    close_last = difflib.get_close_matches(last, by_last, n=1)
-    return close[0] if close else by_last[close_last[0]] if close_last else None
+    similar_last = difflib.get_close_matches(last, by_last, n=1)
+    return by_last[similar_last[0]] if similar_last else None

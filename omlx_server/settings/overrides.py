@@ -10,32 +10,19 @@ from msgspec.structs import replace
 from omlx_server.core.adapters import is_path
 from omlx_server.core.request import Effort, NumberRange, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
+from omlx_server.settings import types
 from omlx_server.settings.fields import Section
-from omlx_server.settings.types import (
-    AdapterName,
-    Bits,
-    GroupSize,
-    IdleSeconds,
-    MaxTokens,
-    Penalty,
-    Scheme,
-    Seed,
-    Stops,
-    TemplateFile,
-    Wording,
-    expanded,
-)
 
-_BY_FLAG = ("kv_cache", "speculation")
-"""The tables whose sections have flags that count for every model."""
+_TABLES_WITH_FLAGS = ("kv_cache", "speculation")
+"""The tables whose sections have flags, which count for every model."""
 
 
 class KvCacheOverride(Section, frozen=True):
     """A model's values for the section `kv_cache`."""
 
-    scheme: Scheme | None = None
-    bits: Bits | None = None
-    group_size: GroupSize | None = None
+    scheme: types.Scheme | None = None
+    bits: types.Bits | None = None
+    group_size: types.GroupSize | None = None
 
 
 class SpeculationOverride(Section, frozen=True):
@@ -45,23 +32,25 @@ class SpeculationOverride(Section, frozen=True):
     draft_model: str | None = None
 
 
-def _preset(kind: type[float], bounds: NumberRange) -> Any:
+def _bounded(kind: type[float], bounds: NumberRange) -> Any:
     low, high = bounds.low, bounds.high
     return Annotated[kind, Meta(gt=low, le=high) if bounds.above_low else Meta(ge=low, le=high)]
 
 
-_PRESETS = get_type_hints(SamplingPresets, include_extras=True)
+_PRESET_TYPES = get_type_hints(SamplingPresets, include_extras=True)
+# Name, type and default of each field.
 _SAMPLING = [
-    *((name, _preset(*get_args(hint)) | None, None) for name, hint in _PRESETS.items()),
-    ("max_tokens", MaxTokens | None, None),
-    ("presence_penalty", Penalty | None, None),
-    ("frequency_penalty", Penalty | None, None),
-    ("seed", Seed | None, None),
-    ("stop", Stops, None),
+    *((name, _bounded(*get_args(hint)) | None, None) for name, hint in _PRESET_TYPES.items()),
+    ("max_tokens", types.MaxTokens | None, None),
+    ("presence_penalty", types.Penalty | None, None),
+    ("frequency_penalty", types.Penalty | None, None),
+    ("seed", types.Seed | None, None),
+    ("stop", types.Stops, None),
 ]
 
 
 def _with_sampling(name: str, base: type[Section], doc: str) -> Any:
+    """Make a section that has the fields of `base` and those of sampling."""
     namespace = {"__doc__": doc}
     return defstruct(name, _SAMPLING, bases=(base,), namespace=namespace, frozen=True, kw_only=True)
 
@@ -89,21 +78,21 @@ PresetOverride: Any = _with_sampling(
 
 class ModelOverrides(PromptOverride, frozen=True):
     """Overrides of one model. `ttl` is its `models.idle_ttl_seconds`; an empty parser is the one
-    that its template asks for, an empty `chat_template` the model's own. `adapter` is for requests
-    that name none."""
+    that its template asks for, an empty `chat_template` is the model's own. `adapter` is for
+    requests that name none."""
 
     context_length: Annotated[int, Meta(ge=16, le=100_000_000)] | None = None
-    ttl: IdleSeconds | None = None
+    ttl: types.IdleSeconds | None = None
     pin: bool | None = None
-    adapter: AdapterName | None = None
+    adapter: types.AdapterName | None = None
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     sampling: SamplingOverride = field(default_factory=SamplingOverride)
-    chat_template: TemplateFile = None
+    chat_template: types.TemplateFile = None
     chat_template_kwargs: dict[str, bool | int | float | str] = field(default_factory=dict)
     presets: Annotated[
         dict[str, PresetOverride],
-        Wording('tables by preset name, as {"coder" = {temperature = 0.2}}'),
+        types.Wording('tables by preset name, as {"coder" = {temperature = 0.2}}'),
     ] = field(default_factory=dict)
     kv_cache: KvCacheOverride = field(default_factory=KvCacheOverride)
     speculation: SpeculationOverride = field(default_factory=SpeculationOverride)
@@ -111,13 +100,13 @@ class ModelOverrides(PromptOverride, frozen=True):
 
 def explicit_values(table: Section) -> dict[str, Any]:
     """Return the keys that are set in a table, and in its tables."""
-    values = {name: _explicit(value) for name, value in table}
-    return {name: value for name, value in values.items() if value is not None and value != {}}
+    values = {name: _without_unset(value) for name, value in table}
+    return {name: value for name, value in values.items() if value not in (None, {})}
 
 
-def _explicit(value: object) -> object:
+def _without_unset(value: object) -> object:
     if isinstance(value, dict):
-        return {name: _explicit(inner) for name, inner in value.items()}
+        return {name: _without_unset(inner) for name, inner in value.items()}
     return explicit_values(value) if isinstance(value, Section) else value
 
 
@@ -131,19 +120,19 @@ def without(overrides: ModelOverrides, keys: Collection[str]) -> ModelOverrides:
     tables = {
         name: replace(table, **{key: None for key, _ in table if f"{name}.{key}" in keys})
         for name, table in overrides
-        if name in _BY_FLAG
+        if name in _TABLES_WITH_FLAGS
     }
     return replace(overrides, **tables)
 
 
-def merged(one: Mapping[str, object], other: Mapping[str, object]) -> dict[str, object]:
-    """Merge two mappings, tables key by key; values of `other` win."""
-    both = {**one, **other}
-    for key, value in other.items():
-        mine = one.get(key)
-        if isinstance(mine, Mapping) and isinstance(value, Mapping):
-            both[key] = merged(mine, value)
-    return both
+def merged(weaker: Mapping[str, object], stronger: Mapping[str, object]) -> dict[str, object]:
+    """Merge two mappings, tables key by key; values of `stronger` win."""
+    result = {**weaker, **stronger}
+    for key, value in stronger.items():
+        table = weaker.get(key)
+        if isinstance(table, Mapping) and isinstance(value, Mapping):
+            result[key] = merged(table, value)
+    return result
 
 
 def with_paths_from(tables: object, directory: Path) -> object:
@@ -156,20 +145,20 @@ def with_paths_from(tables: object, directory: Path) -> object:
 def _with_paths(table: object, directory: Path) -> object:
     if not isinstance(table, Mapping):
         return table
-    kinds = {"chat_template": path_from, "adapter": adapter_from}
-    paths = {key: kinds[key](table[key], directory) for key in kinds if key in table}
+    functions = {"chat_template": path_from, "adapter": adapter_from}
+    paths = {key: functions[key](table[key], directory) for key in functions if key in table}
     return {**table, **paths}
 
 
 def path_from(value: object, directory: Path) -> object:
     """Return a config file's path as an absolute one; other values unchanged."""
     is_text = isinstance(value, str) and value
-    return str(directory.absolute() / expanded(str(value))) if is_text else value
+    return str(directory.absolute() / types.expanded(str(value))) if is_text else value
 
 
 def adapter_from(value: object, directory: Path) -> object:
-    is_a_path = isinstance(value, str) and is_path(value)
-    return path_from(value, directory) if is_a_path else value
+    """Return an adapter's path as `path_from`; its name unchanged."""
+    return path_from(value, directory) if isinstance(value, str) and is_path(value) else value
 
 
 OVERRIDES: tuple[type[Section], ...] = (

@@ -1,4 +1,4 @@
-"""Reads the few settings that a server needs to report a wrong config."""
+"""Reads, as well as it can, the few settings that a server needs to report a wrong config."""
 
 import os
 import tomllib
@@ -11,9 +11,9 @@ from typing import Any
 from omlx_server.errors import ConfigError
 from omlx_server.settings.layers import env_name
 from omlx_server.settings.sections import FIELDS
-from omlx_server.settings.values import LayerValue, checked
+from omlx_server.settings.values import LayerValue, read_value
 
-_KEYS = ("server.host", "server.port", "logging.file", "server.uds")
+_KEYS = ("server.host", "server.port", "logging.file", "server.uds")  # in Salvaged's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,19 @@ def salvage(
 ) -> Salvaged:
     """Take each key from the strongest layer with a valid value, else its default. Never raises."""
     variables = {key: environ[env_name(key)] for key in _KEYS if env_name(key) in environ}
-    layers = (_texts(overrides), _texts(variables), _from_file(config))
+    layers = (_from_texts(overrides), _from_texts(variables), _from_file(config))
 
-    def valid(dotted: str) -> Any:
+    def first_valid(dotted: str) -> Any:
         for layer in layers:
             with suppress(ConfigError):
                 if dotted in layer:
-                    return checked(dotted, layer[dotted])
+                    return read_value(dotted, layer[dotted])
         return FIELDS[dotted].default
 
-    return Salvaged(*map(valid, _KEYS))
+    return Salvaged(*map(first_valid, _KEYS))
 
 
-def _texts(texts: Mapping[str, str]) -> dict[str, LayerValue]:
+def _from_texts(texts: Mapping[str, str]) -> dict[str, LayerValue]:
     return {key: LayerValue(text, "", is_text=True) for key, text in texts.items()}
 
 

@@ -11,55 +11,28 @@ from msgspec.structs import replace
 
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.errors import ConfigError
+from omlx_server.settings import types
 from omlx_server.settings.fields import Field, Section, fields_of
 from omlx_server.settings.overrides import ModelOverrides, explicit_values, merged, without
-from omlx_server.settings.types import (
-    AdapterName,
-    AtHome,
-    AutoChunk,
-    AutoLimit,
-    AutoSize,
-    Bits,
-    ByteSize,
-    Directory,
-    GroupSize,
-    Host,
-    HostName,
-    HostsFile,
-    IdleSeconds,
-    Key,
-    Live,
-    LogFile,
-    MaxTokens,
-    MaybeDirectory,
-    ModelName,
-    Origin,
-    ProgramName,
-    Scheme,
-    Secret,
-    Size,
-    SocketPath,
-    Wording,
-    is_loopback,
-)
+from omlx_server.settings.types import AtHome, ByteSize, Live, Secret, Size, Wording, is_loopback
 
 
 class ServerSettings(Section, frozen=True):
-    host: Host = "127.0.0.1"
+    host: types.Host = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
-    uds: SocketPath = ""
+    uds: types.SocketPath = ""
     max_body_bytes: Annotated[int, Meta(ge=2**10, le=2**30), ByteSize(), Live()] = 32 * 2**20
     max_header_bytes: Annotated[int, Meta(ge=2**10, le=2**20), ByteSize()] = 16 * 2**10
     header_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10
     body_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10
     write_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 30
     allowed_hosts: Annotated[
-        tuple[HostName, ...],
+        tuple[types.HostName, ...],
         Wording("a list of host names without ports"),
         Live(),
     ] = ("localhost", "127.0.0.1")
     cors_origins: Annotated[
-        tuple[Origin, ...],
+        tuple[types.Origin, ...],
         Wording('a list of origins, as "https://chat.example.org", or "*"'),
         Live(),
     ] = ()
@@ -70,7 +43,7 @@ class ServerSettings(Section, frozen=True):
 
 class AuthSettings(Section, frozen=True):
     api_keys: Annotated[
-        tuple[Key, ...],
+        tuple[types.Key, ...],
         Wording("a list of keys of visible ASCII characters"),
         Live(),
     ] = ()
@@ -78,7 +51,7 @@ class AuthSettings(Section, frozen=True):
 
 
 _AFFINE_BITS = (2, 3, 4, 6, 8)
-_BITS: Mapping[str, tuple[float, ...]] = MappingProxyType(
+_BITS_OF_SCHEME: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
         "affine": _AFFINE_BITS,
         "rotated": _AFFINE_BITS,
@@ -90,12 +63,12 @@ _BITS: Mapping[str, tuple[float, ...]] = MappingProxyType(
 class KvCacheSettings(Section, frozen=True):
     """The form of keys and values, in the batch and in all tiers."""
 
-    scheme: Scheme = "none"
-    bits: Bits = 4
-    group_size: GroupSize = 64
+    scheme: types.Scheme = "none"
+    bits: types.Bits = 4
+    group_size: types.GroupSize = 64
 
     def __post_init__(self) -> None:
-        allowed = _BITS.get(self.scheme, (self.bits,))
+        allowed = _BITS_OF_SCHEME.get(self.scheme, (self.bits,))
         if self.bits not in allowed:
             raise ConfigError(
                 f"kv_cache.scheme {self.scheme} can't have {self.bits:g} bits",
@@ -115,7 +88,7 @@ class ModelsSettings(Section, frozen=True):
     reranker: str = ""
     autoload: Annotated[bool, Live()] = True
     max_loaded: Annotated[int, Meta(ge=0, le=1000), Live()] = 0
-    idle_ttl_seconds: Annotated[IdleSeconds, Live()] = 0
+    idle_ttl_seconds: Annotated[types.IdleSeconds, Live()] = 0
     pinned: Annotated[tuple[str, ...], Wording("a list of names of models"), Live()] = ()
     aliases: Annotated[
         dict[str, str], Wording('names by name, as {"small" = "org/name"}'), Live()
@@ -127,16 +100,15 @@ class ModelsSettings(Section, frozen=True):
 
     def resolve_alias(self, name: str) -> str:
         """Return the final name. Raises ConfigError for a cycle."""
-        seen = [name]
-        while (name := self.aliases.get(seen[-1], "")) not in ("", *seen):
-            seen.append(name)
-        if name:
-            ring = " -> ".join([*seen, name])
-            raise ConfigError(
-                f"models.aliases lead round in a ring: {ring}",
-                hint="one of them must stand for a model",
-            )
-        return seen[-1]
+        names = [name]
+        while target := self.aliases.get(names[-1]):
+            if target in names:
+                raise ConfigError(
+                    f"models.aliases lead round in a ring: {' -> '.join([*names, target])}",
+                    hint="one of them must stand for a model",
+                )
+            names.append(target)
+        return names[-1]
 
     def __post_init__(self) -> None:
         for alias in self.aliases:
@@ -146,20 +118,17 @@ class ModelsSettings(Section, frozen=True):
 class SchedulerSettings(Section, frozen=True):
     max_batch_size: Annotated[int, Meta(ge=1, le=256), Live()] = 8
     max_queue: Annotated[int, Meta(ge=1, le=100_000), Live()] = 128
-    prefill_chunk_tokens: AutoChunk = "auto"
+    prefill_chunk_tokens: types.AutoChunk = "auto"
     max_batched_tokens: Annotated[int, Meta(ge=64, le=65536)] = 2048
     decode_share: Annotated[float, Meta(ge=0, le=0.9), Live()] = 0.2
     policy: Literal["fair", "fcfs"] = "fair"
 
     def __post_init__(self) -> None:
-        parts = {
-            "prefill_chunk_tokens": self.prefill_chunk_tokens,
-            "max_batch_size": self.max_batch_size,
-        }
-        for key, value in parts.items():
-            if value != "auto" and value > self.max_batched_tokens:
+        for key in ("prefill_chunk_tokens", "max_batch_size"):
+            tokens = getattr(self, key)
+            if tokens != "auto" and tokens > self.max_batched_tokens:
                 raise ConfigError(
-                    f"scheduler.{key} ({value}) is more than "
+                    f"scheduler.{key} ({tokens}) is more than "
                     f"scheduler.max_batched_tokens ({self.max_batched_tokens})",
                     hint="one step must have room for it: raise max_batched_tokens",
                 )
@@ -168,9 +137,9 @@ class SchedulerSettings(Section, frozen=True):
 class MemorySettings(Section, frozen=True):
     """The memory that the server may use."""
 
-    limit: Annotated[AutoLimit, Live()] = "auto"
-    reserve: Annotated[AutoSize, Live()] = "auto"
-    activation_reserve: AutoSize = "auto"
+    limit: Annotated[types.AutoLimit, Live()] = "auto"
+    reserve: Annotated[types.AutoSize, Live()] = "auto"
+    activation_reserve: types.AutoSize = "auto"
 
 
 class CacheSettings(Section, frozen=True):
@@ -178,15 +147,15 @@ class CacheSettings(Section, frozen=True):
     block_tokens: Annotated[
         Literal[16, 32, 64, 128, 256, 512, 1024], Wording("16, 32, 64 … 1024")
     ] = 64
-    hot_cache_max_bytes: Annotated[AutoSize, Live()] = "auto"
+    hot_cache_max_bytes: Annotated[types.AutoSize, Live()] = "auto"
     hot_cache_only: Annotated[bool, Live("turning it on applies while the server runs")] = False
-    cold_dir: Directory = field(default_factory=AtHome("~/.cache/omlx_server/kv"))
+    cold_dir: types.Directory = field(default_factory=AtHome("~/.cache/omlx_server/kv"))
     cold_cache_max_bytes: Annotated[Size, Live()] = 20 * 10**9
     cold_min_free_disk: Annotated[Size, Live()] = 10 * 10**9
     cold_write_queue_bytes: Annotated[Size, Live()] = 512 * 10**6
     cold_write_through: Annotated[bool, Live()] = False
     cold_ttl_days: Annotated[float, Meta(ge=0, le=36500)] = 0
-    checkpoint_max_bytes: Annotated[AutoSize, Live()] = "auto"
+    checkpoint_max_bytes: Annotated[types.AutoSize, Live()] = "auto"
     salt: Literal["per-key", "shared"] = "per-key"
     remote: Annotated[Secret, Wording("a URL as redis://host:6379/0 or s3://bucket/prefix")] = (
         field(default_factory=Secret)
@@ -202,21 +171,21 @@ class SpeculationSettings(Section, frozen=True):
     """Drafts of the next tokens, several of which one step verifies. They change no answer."""
 
     mode: Annotated[Mode, Live()] = "auto"
-    draft_model: ModelName = ""
+    draft_model: types.ModelName = ""
 
 
 class AdaptersSettings(Section, frozen=True):
     """LoRA adapters, which requests ask for by name."""
 
-    directory: MaybeDirectory = ""
-    default: AdapterName = ""
+    directory: types.MaybeDirectory = ""
+    default: types.AdapterName = ""
     max_loaded: Annotated[int, Meta(ge=1, le=256), Live()] = 8
     max_bytes: Annotated[Size, Live()] = 2 * 10**9
 
 
 class SamplingSettings(Section, frozen=True):
     source: Annotated[Literal["model", "openai"], Live()] = "model"
-    max_tokens: Annotated[MaxTokens, Live()] = 0
+    max_tokens: Annotated[types.MaxTokens, Live()] = 0
 
 
 class ImagesSettings(Section, frozen=True):
@@ -231,7 +200,7 @@ class ResponsesSettings(Section, frozen=True):
     """The store of answers of /v1/responses, so that others can go on from them."""
 
     store: Literal["memory", "disk", "off"] = "memory"
-    directory: Directory = field(default_factory=AtHome("~/.cache/omlx_server/responses"))
+    directory: types.Directory = field(default_factory=AtHome("~/.cache/omlx_server/responses"))
     max_entries: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
     max_bytes: Size = 128 * 2**20
 
@@ -246,7 +215,7 @@ class ContextSettings(Section, frozen=True):
 class LoggingSettings(Section, frozen=True):
     level: Annotated[Literal["debug", "info", "warning", "error"], Live()] = "info"
     format: Annotated[Literal["auto", "rich", "json"], Live()] = "auto"
-    file: LogFile = ""
+    file: types.LogFile = ""
 
 
 class TracingSettings(Section, frozen=True):
@@ -281,11 +250,11 @@ class OllamaSettings(Section, frozen=True):
 class ClusterSettings(Section, frozen=True):
     """One model that several machines compute together."""
 
-    hosts: HostsFile = ""
+    hosts: types.HostsFile = ""
     address: str = ""
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
     backend: Literal["ring", "jaccl"] = "ring"
-    program: ProgramName = "omlx-server"
+    program: types.ProgramName = "omlx-server"
     secret: Annotated[Secret, Wording("a text that all ranks know")] = field(default_factory=Secret)
 
 
@@ -337,7 +306,9 @@ class Settings(Section, frozen=True):
         """Return the adapter for requests that name none, or "". Only the `served` model, with
         which the server was started, has `adapters.default`."""
         adapter = self.overrides_of(names).adapter
-        return adapter if adapter is not None else self.adapters.default if served else ""
+        if adapter is not None:
+            return adapter
+        return self.adapters.default if served else ""
 
     def without_overrides(self, keys: Collection[str]) -> Self:
         """Return the settings without models' overrides of these keys, because a flag counts for
@@ -348,11 +319,11 @@ class Settings(Section, frozen=True):
         return replace(self, models=replace(self.models, overrides=overrides))
 
     def __post_init__(self) -> None:
-        self._every_override_makes_sense()
-        self._chunks_are_made_of_blocks()
-        self._strangers_need_a_key()
+        self._check_overrides()
+        self._check_chunks_are_made_of_blocks()
+        self._check_strangers_need_a_key()
 
-    def _every_override_makes_sense(self) -> None:
+    def _check_overrides(self) -> None:
         for name in self.models.overrides:
             try:
                 self.kv_cache_of([name])
@@ -360,7 +331,7 @@ class Settings(Section, frozen=True):
                 where = f"models.overrides of {name}"
                 raise ConfigError(f"{where}: {error.message}", hint=error.hint) from None
 
-    def _chunks_are_made_of_blocks(self) -> None:
+    def _check_chunks_are_made_of_blocks(self) -> None:
         chunk, block = self.scheduler.prefill_chunk_tokens, self.cache.block_tokens
         if chunk != "auto" and chunk % block:
             raise ConfigError(
@@ -369,9 +340,9 @@ class Settings(Section, frozen=True):
                 hint="blocks are cut where chunks end: choose both as powers of two",
             )
 
-    def _strangers_need_a_key(self) -> None:
-        by_port = not self.server.uds
-        if by_port and not is_loopback(self.server.host) and not self.auth.api_keys:
+    def _check_strangers_need_a_key(self) -> None:
+        is_open = not self.server.uds and not is_loopback(self.server.host)
+        if is_open and not self.auth.api_keys:
             raise ConfigError(
                 f"server.host {self.server.host} is open to other machines, "
                 "and auth.api_keys is empty",

@@ -12,40 +12,39 @@ from msgspec import Meta
 
 from omlx_server.errors import ConfigError, PlaceUnusable
 
-_UNITS = {"": 1, "b": 1} | {
+_PARSED_UNITS = {"": 1, "b": 1} | {
     prefix + suffix: base**power
     for power, prefix in enumerate("kmgt", start=1)
     for suffix, base in (("b", 1000), ("ib", 1024))
 }
-_TENS = {"TB": 10**12, "GB": 10**9, "MB": 10**6}
-_TWOS = {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
+_WRITTEN_UNITS = {"TB": 10**12, "GB": 10**9, "MB": 10**6}
+_WRITTEN_UNITS |= {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 SIZE_PATTERN = r"^\s*\d{1,15}(\.\d{1,15})?\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
 """What `parse_size` reads, as a pattern of JSON schema."""
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 
-
-_OWN = "omlx_server"
-_BASES = {
+_PROGRAM = "omlx_server"
+_XDG_BASES = {
     "~/.config/": "XDG_CONFIG_HOME",
     "~/.cache/": "XDG_CACHE_HOME",
     "~/.local/state/": "XDG_STATE_HOME",
 }
 """Directories of the XDG base directory specification, and the variables that move them."""
-XDG_VARIABLES = tuple(_BASES.values())
+XDG_VARIABLES = tuple(_XDG_BASES.values())
 
 
 def parse_size(value: object) -> object:
     """Return the bytes of a text such as "8MiB"; any other value unchanged."""
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None or match[2].lower() not in _UNITS:
+    if match is None or match[2].lower() not in _PARSED_UNITS:
         return value
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    return int(float(match[1]) * _PARSED_UNITS[match[2].lower()])
 
 
 def format_size(size: int) -> str:
     """Write a size exactly, with the first unit that divides it: TB, GB, MB, then TiB to KiB,
     else B."""
-    for name, unit in (_TENS | _TWOS).items():
+    for name, unit in _WRITTEN_UNITS.items():
         count, remainder = divmod(size, unit)
         if count and not remainder:
             return f"{count}{name}"
@@ -53,25 +52,25 @@ def format_size(size: int) -> str:
 
 
 def expanded(value: str | Path) -> Path:
+    """Replace ~ and ~user. Raises ConfigError or PlaceUnusable without such a home directory."""
     try:
         return Path(value).expanduser()
     except RuntimeError:
-        is_own = str(value).startswith("~/") or str(value) == "~"
-        message = f"{value}: there is no such home directory"
-        hint = "set HOME, or write the whole path"
         # Another user's home is a typo; a missing home of our own is a fault of the machine.
-        error = PlaceUnusable(message, hint=hint) if is_own else ConfigError(message, hint=hint)
-        raise error from None
+        is_own = str(value).startswith("~/") or str(value) == "~"
+        raise (PlaceUnusable if is_own else ConfigError)(
+            f"{value}: there is no such home directory", hint="set HOME, or write the whole path"
+        ) from None
 
 
 def own_place(written: str, home: Path | None = None) -> Path:
     """Return the path of this program's file, `written` as ~/.cache/omlx_server/kv: in the XDG
     directory if that is set and our directory is not in home yet. Raises PlaceUnusable without a
     home directory."""
-    for start, variable in _BASES.items():
+    for start, variable in _XDG_BASES.items():
         base = os.environ.get(variable, "")
-        moves = written.startswith(start) and Path(base).is_absolute()
-        if moves and not _exists(f"{start}{_OWN}", home):
+        is_set = written.startswith(start) and Path(base).is_absolute()
+        if is_set and not _exists(f"{start}{_PROGRAM}", home):
             return Path(base) / written.removeprefix(start)
     return _at_home(written, home)
 
@@ -87,16 +86,15 @@ def _at_home(written: str, home: Path | None) -> Path:
     return expanded(written) if home is None else home / written.removeprefix("~/")
 
 
-def place(text: str) -> Path:
-    """Raises ValueError if no file can have this name, ConfigError or PlaceUnusable without such
-    a home directory."""
+def parse_path(text: str) -> Path:
+    """Raises ValueError if no file can have this name, else as `expanded`."""
     if not text or "\0" in text:
         raise ValueError("no file has such a name")
     return expanded(text)
 
 
-def _file(value: object) -> object:
-    return str(place(value)) if isinstance(value, str) and value else value
+def _path(value: object) -> object:
+    return str(parse_path(value)) if isinstance(value, str) and value else value
 
 
 class Secret:
@@ -171,7 +169,7 @@ class Live(str):
 
 
 class Wording(str):
-    pass
+    """A mark: the words that say which values the key may have."""
 
 
 def is_loopback(host: str) -> bool:
@@ -189,30 +187,33 @@ Origin = Annotated[str, Meta(pattern=r"\A(\*|https?://[A-Za-z0-9._:\[\]-]+)\Z")]
 Directory = Annotated[Path, Wording("the path of a directory")]
 UNIX = "unix:"
 """The prefix of a Unix socket's path, in places that otherwise take a URL."""
-SocketPath = Annotated[str, Conversion(_file), Wording('the path of a socket, or "" for none')]
+SocketPath = Annotated[str, Conversion(_path), Wording('the path of a socket, or "" for none')]
 AdapterName = Annotated[str, Wording('the name or the path of an adapter, or "" for none')]
 MaybeDirectory = Annotated[
-    str, Conversion(_file), Wording('the path of a directory, or "" for none')
+    str, Conversion(_path), Wording('the path of a directory, or "" for none')
 ]
 ModelName = Annotated[str, Wording('the name or the path of a model, or "" for none')]
-HostsFile = Annotated[str, Conversion(_file), Wording('the path of a hosts file, or "" for none')]
+HostsFile = Annotated[str, Conversion(_path), Wording('the path of a hosts file, or "" for none')]
 ProgramName = Annotated[
     str, Meta(pattern=r"^[\w./~-]+$"), Wording("the name or the path of a program, without options")
 ]
-LogFile = Annotated[str, Conversion(_file), Wording('a path, or "" for stderr')]
+LogFile = Annotated[str, Conversion(_path), Wording('a path, or "" for stderr')]
 TemplateFile = Annotated[
-    str | None, Conversion(_file), Wording('the path of a .jinja file, or "" for the model\'s own')
+    str | None,
+    Conversion(_path),
+    Wording('the path of a .jinja file, or "" for the model\'s own'),
 ]
 
 
-def number(text: str) -> object:
+def parse_number(text: str) -> object:
+    """Return an int or a float; the text itself if it is neither."""
     if re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
         return int(text)
     return float(text) if re.fullmatch(r"[+-]?\d{1,18}\.\d{1,18}", text, re.ASCII) else text
 
 
-def _whole_number(value: object) -> object:
-    return number(value.strip()) if isinstance(value, str) else value
+def _number_or_auto(value: object) -> object:
+    return parse_number(value.strip()) if isinstance(value, str) else value
 
 
 AutoSize = Annotated[
@@ -230,7 +231,7 @@ AutoLimit = Annotated[
 Size = Annotated[int, Meta(ge=0, le=2**50), ByteSize()]
 AutoChunk = Annotated[
     Literal["auto"] | Annotated[int, Meta(ge=64, le=8192, multiple_of=64)],
-    Conversion(_whole_number),
+    Conversion(_number_or_auto),
     Wording('"auto", or an integer from 64 to 8192 in steps of 64'),
 ]
 

@@ -9,81 +9,79 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.errors import ConfigError
+from omlx_server.settings import types
 from omlx_server.settings.fields import Field, Section
 from omlx_server.settings.sections import FIELDS, Settings
-from omlx_server.settings.types import (
-    ByteSize,
-    Conversion,
-    Live,
-    Secret,
-    Wording,
-    format_size,
-    number,
-)
+from omlx_server.settings.types import ByteSize, Live, Secret, format_size, parse_number
 
 SECRETS = ("auth.api_keys", "cache.remote", "cluster.secret")
-_NUMBERS = {"integer", "number"}
-_WORDS = ("true", "false")
+_NUMBER_TYPES = {"integer", "number"}
+_TRUE_OR_FALSE = ("true", "false")
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True)
 class LayerValue:
-    """A value of one layer. `is_text`: the text of a flag or variable, not yet converted."""
+    """A value of one layer. `is_text`: the text of a flag or variable, not yet parsed."""
 
     value: object
     origin: str
     is_text: bool
 
 
-def checked(dotted: str, entry: LayerValue) -> object:
+def read_value(dotted: str, entry: LayerValue) -> object:
+    """Return the value of a key in one layer. Raises ConfigError for one that is not allowed."""
     field = FIELDS[dotted]
-    value = typed(str(entry.value), field) if entry.is_text else entry.value
-    return valid(dotted, field, value, entry)
+    value = parse_text(str(entry.value), field) if entry.is_text else entry.value
+    return convert(dotted, field, value, entry)
 
 
-def valid(dotted: str, field: Field, value: object, entry: LayerValue) -> object:
+def convert(dotted: str, field: Field, value: object, entry: LayerValue) -> object:
     """Convert `value` to the field's type. Raises ConfigError, with `entry` in its message."""
     try:
-        return field.taken(value)
+        return field.convert(value)
     except ValueError:
         is_secret = dotted in SECRETS or dotted.startswith("auth.")
         got = "" if is_secret else f", not {_shown(entry.value)}"
         raise ConfigError(f"{dotted}: expected {words_of(field)}{got} ({entry.origin})") from None
 
 
-def typed(text: str, field: Field) -> object:
-    """Convert `text` to a type of the field; unchanged if it can't be, for `valid` to refuse."""
+def parse_text(text: str, field: Field) -> object:
+    """Parse `text` as the field's schema asks; what can't be parsed is left for `convert`."""
     schema = schema_of(field)
     kinds = {one.get("type") for one in schema.get("anyOf", [schema])}
     stripped = text.strip()
     if not kinds - {"object", None}:
         return from_json_or_toml(stripped)
     if kinds == {"array"}:
-        return _list(stripped)
+        return _parse_list(stripped)
     if kinds == {"boolean"}:
         return _BOOLS.get(stripped.lower(), text)
-    if kinds <= _NUMBERS:
-        return number(stripped)
-    return text if field.mark(Conversion) or not kinds & _NUMBERS else _argument(text)
+    if kinds <= _NUMBER_TYPES:
+        return parse_number(stripped)
+    # Of keys that may also be numbers, sizes convert themselves; the others are a template's.
+    is_argument = kinds & _NUMBER_TYPES and not field.mark(types.Conversion)
+    return _parse_argument(text) if is_argument else text
 
 
-def _argument(text: str) -> object:
+def _parse_argument(text: str) -> object:
     """Return a template's argument: a number or boolean if it would print the same text; in
     double quotes always a text."""
     stripped = text.strip()
-    value = number(stripped)
-    if not isinstance(value, str):
-        return value if str(value) == stripped else text
+    number = parse_number(stripped)
+    if not isinstance(number, str):
+        return number if str(number) == stripped else text
     quoted = from_json_or_toml(stripped) if stripped.startswith('"') else None
-    return quoted if isinstance(quoted, str) else _BOOLS[stripped] if stripped in _WORDS else text
+    if isinstance(quoted, str):
+        return quoted
+    return _BOOLS[stripped] if stripped in _TRUE_OR_FALSE else text
 
 
-def _list(text: str) -> object:
-    if not text.startswith("["):
-        lines = filter(str.strip, text.split("\n"))
-        return [item.strip() for line in lines for item in line.split(",")]
-    return from_json_or_toml(text)
+def _parse_list(text: str) -> object:
+    if text.startswith("["):
+        return from_json_or_toml(text)
+    lines = filter(str.strip, text.split("\n"))
+    return [item.strip() for line in lines for item in line.split(",")]
 
 
 def from_json_or_toml(text: str) -> object:
@@ -109,8 +107,8 @@ def plain(value: object) -> object:
         # A template's argument stays as it is: 1.0 and 1 print differently.
         return {k: plain(v) if isinstance(v, Section) else v for k, v in value.items()}
     if isinstance(value, Section):
-        items = {name: plain(item) for name, item in value}
-        return {name: item for name, item in items.items() if item is not None and item != {}}
+        keys = {name: plain(item) for name, item in value}
+        return {name: item for name, item in keys.items() if item not in (None, {})}
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return str(value) if isinstance(value, Path | Secret) else value
@@ -122,17 +120,20 @@ def _shown(value: object) -> str:
 
 
 def choices_of(field: Field) -> list[str]:
+    """Return the texts among which a key's value is chosen, if they are few."""
     if field.is_table:
         return []
     schema = field.schema()
     nodes = (schema, *schema.get("anyOf", ()), schema.get("items", {}))
     choices = [str(choice) for node in nodes for choice in node.get("enum", ())]
-    return choices + (list(_WORDS) if any(node.get("type") == "boolean" for node in nodes) else [])
+    is_boolean = any(node.get("type") == "boolean" for node in nodes)
+    return [*choices, *_TRUE_OR_FALSE] if is_boolean else choices
 
 
 def words_of(field: Field) -> str:
-    if says := field.mark(Wording):
-        return str(says)
+    """Say which values a key may have."""
+    if wording := field.mark(types.Wording):
+        return str(wording)
     schema = schema_of(field)
     if "enum" in schema:
         return "one of " + ", ".join(map(str, schema["enum"]))
@@ -141,8 +142,8 @@ def words_of(field: Field) -> str:
         return f'bytes or a size like "8MiB", from {low} to {high}'
     words = {"integer": "an integer", "number": "a number", "boolean": "true or false"}
     words |= {"object": 'a table, as {"name": 1}'}
-    kind = "object" if field.is_table else schema.get("type", "")
-    return words.get(kind, "a text") + _bounds(schema)
+    type_ = "object" if field.is_table else schema.get("type", "")
+    return words.get(type_, "a text") + _bounds(schema)
 
 
 def schema_of(field: Field) -> Mapping[str, Any]:
@@ -153,10 +154,12 @@ def schema_of(field: Field) -> Mapping[str, Any]:
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:
-    above = f" above {schema['exclusiveMinimum']}" if "exclusiveMinimum" in schema else ""
-    above += f" up to {schema['maximum']}" if above else ""
-    bounds = f" from {schema['minimum']} to {schema['maximum']}" if "minimum" in schema else above
-    return bounds + (f" in steps of {schema['multipleOf']}" if "multipleOf" in schema else "")
+    words = ""
+    if "minimum" in schema:
+        words = f" from {schema['minimum']} to {schema['maximum']}"
+    elif "exclusiveMinimum" in schema:
+        words = f" above {schema['exclusiveMinimum']} up to {schema['maximum']}"
+    return words + (f" in steps of {schema['multipleOf']}" if "multipleOf" in schema else "")
 
 
 def is_size(dotted: str) -> bool:

@@ -16,14 +16,14 @@ OTHERS = 0o077
 @contextmanager
 def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
     """Yield a new file that replaces `path` at the end, unless that fails. Raises OSError."""
-    number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(number, "wb") as file:
+        with os.fdopen(fd, "wb") as file:
             yield file
             file.flush()
             if mode != PRIVATE_FILE:  # mkstemp's own; some file systems have no modes
-                os.fchmod(number, mode)
-            os.fsync(number)
+                os.fchmod(fd, mode)
+            os.fsync(fd)
         Path(temporary).replace(path)
     finally:
         Path(temporary).unlink(missing_ok=True)

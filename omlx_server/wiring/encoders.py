@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from omlx_server.api.models.served_model import ServedEmbedder, ServedReranker
-from omlx_server.compute.embed.batch import Work as Slices
+from omlx_server.compute.embed.batch import BatchWork
 from omlx_server.compute.embed.embedder import CrossEncoder, Embedder
 from omlx_server.compute.embed.files import read_object
 from omlx_server.core.encoded import TokenizedText
@@ -105,7 +105,7 @@ async def serve_cross_encoder(
     encoder = await asyncio.to_thread(InputEncoder.load, located.path)
     most = await client.ask(lambda encoder: encoder.model.limits.max_tokens)
 
-    def score(encoder: EncoderModel[CrossEncoder], inputs: Sequence[TokenizedText]) -> Slices:
+    def score(encoder: EncoderModel[CrossEncoder], inputs: Sequence[TokenizedText]) -> BatchWork:
         return encoder.model.score(inputs, room=encoder.room)
 
     scores = Scores(client, score, most)
@@ -118,7 +118,7 @@ def judge(located: Located, client: GeneratorClient, tokenizer: Tokenizer) -> Se
     prompt = YesNoPrompt.of(tokenizer)
     most = min(describe(located.path).context_length, _YES_NO_TOKENS)
 
-    def score(instance: ModelInstance, inputs: Sequence[TokenizedText]) -> Slices:
+    def score(instance: ModelInstance, inputs: Sequence[TokenizedText]) -> BatchWork:
         prompts = [one.ids for one in inputs]
         return judged(instance, prompts, yes=prompt.yes, no=prompt.no)
 

@@ -42,7 +42,7 @@ def test_every_family_of_towers_is_known_by_its_name_and_prepares_images() -> No
 @pytest.mark.parametrize("name", TOWERS)
 def test_the_names_of_a_towers_weights_are_those_that_are_loaded(name: str) -> None:
     own = ("multi_modal_projector.", "connector.")
-    starts = [start for start, _ in TOWERS[name].starts]
+    starts = [start for start, _ in TOWERS[name].prefixes]
     towers = [start for start in starts if not start.removeprefix("model.").startswith(own)]
     assert towers and all(has_tower([f"{start}x"]) for start in towers)
 

@@ -56,7 +56,7 @@ def _in_force(key: str, loaded: Loaded) -> str:
 
 def _alone(key: str, text: str, file: Path) -> Settings:
     override = find_override(key)
-    value = override.checked(text, f"file {file}")
+    value = override.read(text, f"file {file}")
     for name in reversed(override.path[3:]):
         value = {name: value}
     tables = with_paths_from({override.model: value}, file.parent)

@@ -1,5 +1,4 @@
-"""The adapters of one loaded model. Owned by the mlx thread. Within `using`, the layers that
-they change are replaced."""
+"""The adapters of one loaded model. Mlx thread."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,35 +10,30 @@ import mlx.nn as nn
 from omlx_server.compute.adapters.reading import (
     LayerEntry,
     check_shapes,
-    place_of,
+    find_layer,
     reading,
     unusable,
 )
-from omlx_server.compute.adapters.stacks import (
-    SLICE_BYTES,
-    AdaptedLinear,
-    AdapterStack,
-    RankGroup,
-    RowSlots,
-)
+from omlx_server.compute.adapters.stacks import SLICE_BYTES, AdaptedLinear, RankGroup
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.work import Work
 
 A = TypeVar("A")
 RowAdapters = Sequence[Adapter | None]
-_Placed = list[tuple[LayerEntry, AdaptedLinear]]
+_Replacements = list[tuple[LayerEntry, AdaptedLinear]]
 
 
 class AdapterStore:
-    """The `loaded` adapters, the least recently used first."""
+    """The `loaded` adapters, the least recently used first. Within `using`, layers of the model are
+    replaced by ones with adapters."""
 
     def __init__(self) -> None:
         self.loaded: dict[Adapter, None] = {}
-        self._groups: dict[int, RankGroup] = {}
-        self._refused: dict[Adapter, str] = {}
-        self._places: dict[str, LayerEntry] = {}
-        self._last_placed: tuple[tuple[Adapter | None, ...], _Placed] = (), []
+        self._groups: dict[int, RankGroup] = {}  # by rank
+        self._refused: dict[Adapter, str] = {}  # with the reason
+        self._entries: dict[str, LayerEntry] = {}  # by layer path
+        self._last_used: tuple[tuple[Adapter | None, ...], _Replacements] = (), []
 
     @property
     def nbytes(self) -> int:
@@ -52,13 +46,14 @@ class AdapterStore:
         return max((stack.token_bytes for stack in stacks), default=0)
 
     def nbytes_with(self, adapter: Adapter) -> int:
+        """Return the bytes of all adapters and this one more."""
         group = self._group(adapter)
         return self.nbytes - group.nbytes + group.nbytes_with(adapter)
 
     def needs(self, adapter: Adapter) -> int:
         """Return the most extra bytes during a load."""
-        stacks = self._group(adapter).nbytes_with(adapter)
-        return 3 * adapter.nbytes + stacks + min(stacks, SLICE_BYTES)
+        stack_bytes = self._group(adapter).nbytes_with(adapter)
+        return 3 * adapter.nbytes + stack_bytes + min(stack_bytes, SLICE_BYTES)
 
     def needs_without(self, adapter: Adapter) -> int:
         """Return the most extra bytes during an unload."""
@@ -90,13 +85,13 @@ class AdapterStore:
         matrices = yield from reading(adapter)
         before = self._group(adapter)
         after = yield from before.joined(adapter, matrices)
-        self._places |= {path: place_of(adapter, model, path) for path in matrices}
+        self._entries |= {path: find_layer(adapter, model, path) for path in matrices}
         self.loaded[adapter] = None
-        self._change(after)
-        crash = guarded(self._try, model, adapter)
+        self._replace_group(after)
+        crash = guarded(self._try_forward, model, adapter)
         if isinstance(crash, Crash):
             del self.loaded[adapter]
-            self._change(before)
+            self._replace_group(before)
             self._refused[adapter] = f"the model does not work with it: {crash.summary}"
             raise unusable(adapter, self._refused[adapter])
 
@@ -108,33 +103,35 @@ class AdapterStore:
         except BaseException:
             self.loaded[adapter] = None
             raise
-        self._change(group)
+        self._replace_group(group)
 
-    def _try(self, model: nn.Module, adapter: Adapter) -> None:
-        """A model may do more with a layer than call it, so a forward is set up, uncomputed."""
+    def _try_forward(self, model: nn.Module, adapter: Adapter) -> None:
+        """Set up a forward without computing it: a model may do more with a layer than call it."""
         with self.using([adapter]):
             model(mx.array([[0]]))
 
-    def _change(self, group: RankGroup) -> None:
+    def _replace_group(self, group: RankGroup) -> None:
+        """Replace the group of a rank; forget what no adapter needs any more."""
         self._groups[group.rank] = group
         self._groups = {rank: one for rank, one in self._groups.items() if one.adapters}
         paths = {path for one in self._groups.values() for path in one.stacks}
-        self._places = {path: place for path, place in self._places.items() if path in paths}
-        self._last_placed = (), []
+        self._entries = {path: entry for path, entry in self._entries.items() if path in paths}
+        self._last_used = (), []
 
     @contextmanager
     def using(self, rows: RowAdapters) -> Iterator[None]:
         """Give each row its loaded adapter in forwards within the block."""
-        placed = self._placed(rows) if any(rows) else ()
+        replacements = self._replacements(rows) if any(rows) else ()
         try:
-            for place, layer in placed:
-                place.replace(layer)
+            for entry, layer in replacements:
+                entry.replace(layer)
             yield
         finally:
-            for place, _ in placed:
-                place.restore()
+            for entry, _ in replacements:
+                entry.restore()
 
     def adapted(self, forward: Callable[..., A], rows: RowAdapters) -> Callable[..., A]:
+        """Return `forward` with each row's adapter."""
         if not any(rows):
             return forward
 
@@ -144,22 +141,19 @@ class AdapterStore:
 
         return run
 
-    def _placed(self, rows: RowAdapters) -> _Placed:
-        if self._last_placed[0] == tuple(rows):
-            return self._last_placed[1]
+    def _replacements(self, rows: RowAdapters) -> _Replacements:
+        last_rows, last_replacements = self._last_used
+        if last_rows == tuple(rows):
+            return last_replacements
         missing = [adapter.name for adapter in rows if adapter and adapter not in self.loaded]
         if missing:
             raise RuntimeError(f"the adapter '{missing[0]}' is not loaded")
-        groups = (group.slots_of(rows) for group in self._groups.values())
-        used = [group for group in groups if group is not None]
-        placed = [
-            (place, AdaptedLinear(cast(nn.Module, place.layer), parts))
-            for path, place in self._places.items()
-            if (parts := _parts(path, used))
-        ]
-        self._last_placed = tuple(rows), placed
-        return placed
-
-
-def _parts(path: str, used: Sequence[RowSlots]) -> list[tuple[AdapterStack, RowSlots]]:
-    return [(rows.group.stacks[path], rows) for rows in used if path in rows.group.stacks]
+        slots_by_group = (group.slots_of(rows) for group in self._groups.values())
+        used = [slots for slots in slots_by_group if slots is not None]
+        replacements: _Replacements = []
+        for path, entry in self._entries.items():
+            stacks = [(rows.group.stacks[path], rows) for rows in used if path in rows.group.stacks]
+            if stacks:
+                replacements.append((entry, AdaptedLinear(cast(nn.Module, entry.layer), stacks)))
+        self._last_used = tuple(rows), replacements
+        return replacements

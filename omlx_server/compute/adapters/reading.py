@@ -4,6 +4,7 @@ import hashlib
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,7 +15,7 @@ from omlx_server.core.adapters import CONFIG, SIDES, WEIGHTS, Adapter, digest_of
 from omlx_server.core.work import Work
 from omlx_server.errors import AdapterUnusable
 
-_PIECE = 16 << 20
+_PIECE_BYTES = 16 << 20
 _CHANGED = "its files have just changed"
 
 
@@ -22,7 +23,7 @@ def reading(adapter: Adapter) -> Work[Matrices]:
     """Read an adapter's matrices, in slices. Raises AdapterUnusable."""
     try:
         config = (adapter.path / CONFIG).read_bytes()
-        content, digest = yield from _content(adapter.path / WEIGHTS)
+        content, digest = yield from _reading_file(adapter.path / WEIGHTS)
         if digest_of(config, digest) != adapter.digest:
             raise unusable(adapter, _CHANGED)
         arrays = mx.load(content, format="safetensors")
@@ -35,14 +36,11 @@ def reading(adapter: Adapter) -> Work[Matrices]:
         raise unusable(adapter, _CHANGED) from None
 
 
-def unusable(adapter: Adapter, why: str) -> AdapterUnusable:
-    return AdapterUnusable(f"the adapter '{adapter.name}' can't be used: {why}", param="adapter")
-
-
-def _content(file: Path) -> Work[tuple[io.BytesIO, bytes]]:
+def _reading_file(file: Path) -> Work[tuple[io.BytesIO, bytes]]:
+    """Return a file's content and its digest, in slices."""
     content, digest = io.BytesIO(), hashlib.sha256()
     with file.open("rb") as opened:
-        while piece := opened.read(_PIECE):
+        while piece := opened.read(_PIECE_BYTES):
             content.write(piece)
             digest.update(piece)
             yield
@@ -50,18 +48,8 @@ def _content(file: Path) -> Work[tuple[io.BytesIO, bytes]]:
     return content, digest.digest()
 
 
-def check_shapes(adapter: Adapter, model: nn.Module) -> None:
-    """Raise AdapterUnusable for matrices that don't fit the model."""
-    for path, (a, b) in adapter.shapes.items():
-        inner, outer = sizes_of(adapter, place_of(adapter, model, path).layer, path)
-        needed = (inner, adapter.rank), (adapter.rank, outer)
-        if (a, b) != needed:
-            raise unusable(
-                adapter, f"{path} has {a} and {b}; the model needs {needed[0]} and {needed[1]}"
-            )
-
-
 def _matrices(adapter: Adapter, arrays: Mapping[str, mx.array]) -> Matrices:
+    """Return the matrices as float32. Raises KeyError for missing ones and other shapes."""
     matrices = dict[str, tuple[mx.array, mx.array]]()
     for path, shapes in adapter.shapes.items():
         a, b = (arrays[f"{path}.{side}"].astype(mx.float32) for side in SIDES)
@@ -71,48 +59,62 @@ def _matrices(adapter: Adapter, arrays: Mapping[str, mx.array]) -> Matrices:
     return matrices
 
 
-class LayerEntry:
-    def __init__(self, parent: dict[str, object] | list[object], name: str) -> None:
-        self._parent = parent
-        self._key: str | int = name if isinstance(parent, dict) else _index(name)
-        self.layer = self._get()
+def unusable(adapter: Adapter, why: str) -> AdapterUnusable:
+    return AdapterUnusable(f"the adapter '{adapter.name}' can't be used: {why}", param="adapter")
 
-    def _get(self) -> object:
-        return self._parent[self._key]  # type: ignore[index]
+
+def check_shapes(adapter: Adapter, model: nn.Module) -> None:
+    """Raise AdapterUnusable for matrices that don't fit the model."""
+    for path, (a, b) in adapter.shapes.items():
+        width_in, width_out = _widths(adapter, find_layer(adapter, model, path).layer, path)
+        needed_a, needed_b = (width_in, adapter.rank), (adapter.rank, width_out)
+        if (a, b) != (needed_a, needed_b):
+            raise unusable(
+                adapter, f"{path} has {a} and {b}; the model needs {needed_a} and {needed_b}"
+            )
+
+
+class LayerEntry:
+    """A layer in its parent module or list, where another can take its place."""
+
+    def __init__(self, parent: Any, name: str) -> None:
+        self._parent = parent
+        self._key = name if isinstance(parent, dict) else _list_index(name)
+        self.layer: Any = self._parent[self._key]
 
     def replace(self, layer: object) -> None:
-        self._parent[self._key] = layer  # type: ignore[index]
+        self._parent[self._key] = layer
 
     def restore(self) -> None:
         self.replace(self.layer)
 
 
-def _index(name: str) -> int:
+def _list_index(name: str) -> int:
     if not (name.isdecimal() and name == str(int(name))):
         raise ValueError(name)
     return int(name)
 
 
-def place_of(adapter: Adapter, model: nn.Module, path: str) -> LayerEntry:
+def find_layer(adapter: Adapter, model: nn.Module, path: str) -> LayerEntry:
     """Return the layer at a dotted `path`. Raises AdapterUnusable."""
-    node: object = model
+    parent: Any = model
     *above, name = path.split(".")
     try:
-        for part in above:
-            node = LayerEntry(node, part).layer  # type: ignore[arg-type]
-        return LayerEntry(node, name)  # type: ignore[arg-type]
+        for step in above:
+            parent = LayerEntry(parent, step).layer
+        return LayerEntry(parent, name)
     except (KeyError, IndexError, ValueError, TypeError):
         raise unusable(adapter, f"the model has no layer {path[:200]}") from None
 
 
-def sizes_of(adapter: Adapter, layer: object, path: str) -> tuple[int, int]:
+def _widths(adapter: Adapter, layer: object, path: str) -> tuple[int, int]:
     """Return the input and output widths of a linear layer. Raises AdapterUnusable."""
     if isinstance(layer, nn.QuantizedLinear):
-        outer, groups = layer.scales.shape
-        return groups * layer.group_size, outer
+        width_out, groups = layer.scales.shape
+        return groups * layer.group_size, width_out
     if isinstance(layer, nn.Linear):
-        outer, inner = layer.weight.shape
-        return inner, outer
+        width_out, width_in = layer.weight.shape
+        return width_in, width_out
     what = type(layer).__name__
     if isinstance(layer, SwitchLinear | QuantizedSwitchLinear):
         what = "the experts of a mixture"

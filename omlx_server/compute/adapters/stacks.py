@@ -30,9 +30,11 @@ _F32 = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdapterStack:
+    """The matrices of all adapters for one layer, and the digests of those that change it."""
+
     a: mx.array
     b: mx.array
-    having: frozenset[bytes]
+    digests: frozenset[bytes]
 
     @property
     def nbytes(self) -> int:
@@ -45,8 +47,8 @@ class AdapterStack:
     @property
     def token_bytes(self) -> int:
         """Bytes per token: float32 input, inner product, sums, cast."""
-        (_, inner, rank), outer = self.a.shape, self.b.shape[2]
-        return 4 * inner + 4 * rank + 12 * outer
+        (_, width_in, rank), width_out = self.a.shape, self.b.shape[2]
+        return 4 * width_in + 4 * rank + 12 * width_out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,50 +64,54 @@ class RankGroup:
         return sum(stack.nbytes for stack in self.stacks.values())
 
     def nbytes_with(self, adapter: Adapter) -> int:
-        slots = {path: stack.slot_bytes for path, stack in self.stacks.items()}
-        slots |= {path: _F32 * sum(map(prod, pair)) for path, pair in adapter.shapes.items()}
-        return (2 + len(self.adapters)) * sum(slots.values())
+        """Return the bytes with one more adapter."""
+        slot_bytes = {path: stack.slot_bytes for path, stack in self.stacks.items()}
+        slot_bytes |= {path: _F32 * sum(map(prod, pair)) for path, pair in adapter.shapes.items()}
+        slots = 1 + len(self.adapters) + 1  # the first is zeros
+        return slots * sum(slot_bytes.values())
 
     def nbytes_without(self, adapter: Adapter) -> int:
-        left = (stack for stack in self.stacks.values() if stack.having - {adapter.digest})
-        return len(self.adapters) * sum(stack.slot_bytes for stack in left)
+        """Return the bytes without one of the adapters."""
+        kept = (stack for stack in self.stacks.values() if stack.digests - {adapter.digest})
+        return len(self.adapters) * sum(stack.slot_bytes for stack in kept)
 
     def joined(self, adapter: Adapter, matrices: Matrices) -> "Work[RankGroup]":
         """Return the group with one more adapter, in slices."""
         paths = {**self.stacks, **matrices}
-        stacks = yield from _compute(
-            (path, self._joined(path, adapter, matrices)) for path in paths
+        stacks = yield from _computing(
+            (path, self._joined_stack(path, adapter, matrices)) for path in paths
         )
         return RankGroup(self.rank, (*self.adapters, adapter), stacks)
 
-    def _joined(self, path: str, adapter: Adapter, matrices: Matrices) -> AdapterStack:
-        count, old, new = 1 + len(self.adapters), self.stacks.get(path), matrices.get(path)
-        a = _with_slot(old.a if old else None, new[0] if new else None, count)
-        b = _with_slot(old.b if old else None, new[1] if new else None, count)
-        having = old.having if old else frozenset()
-        return AdapterStack(a, b, having | {adapter.digest} if new else having)
+    def _joined_stack(self, path: str, adapter: Adapter, matrices: Matrices) -> AdapterStack:
+        slots, old, new = 1 + len(self.adapters), self.stacks.get(path), matrices.get(path)
+        a = _with_slot(old.a if old else None, new[0] if new else None, slots)
+        b = _with_slot(old.b if old else None, new[1] if new else None, slots)
+        digests = old.digests if old else frozenset()
+        return AdapterStack(a, b, digests | {adapter.digest} if new else digests)
 
     def without(self, adapter: Adapter) -> "Work[RankGroup]":
-        slot = 1 + self.adapters.index(adapter)
-        slots = mx.array([at for at in range(1 + len(self.adapters)) if at != slot])
-        stacks = yield from _compute(
-            (path, AdapterStack(old.a[slots], old.b[slots], old.having - {adapter.digest}))
+        """Return the group without one of its adapters, in slices."""
+        removed = 1 + self.adapters.index(adapter)
+        slots = mx.array([slot for slot in range(1 + len(self.adapters)) if slot != removed])
+        stacks = yield from _computing(
+            (path, AdapterStack(old.a[slots], old.b[slots], old.digests - {adapter.digest}))
             for path, old in self.stacks.items()
-            if old.having - {adapter.digest}
+            if old.digests - {adapter.digest}
         )
-        left = tuple(other for other in self.adapters if other != adapter)
-        return RankGroup(self.rank, left, stacks)
+        adapters = tuple(other for other in self.adapters if other != adapter)
+        return RankGroup(self.rank, adapters, stacks)
 
     def slots_of(self, adapters: Sequence[Adapter | None]) -> "RowSlots | None":
         """Return the rows' slots; None where no row has an adapter of this group."""
-        slots = {adapter: slot for slot, adapter in enumerate(self.adapters, 1)}
-        indices = [slots.get(adapter, 0) if adapter else 0 for adapter in adapters]
-        if not any(indices):
+        slot_of = {adapter: slot for slot, adapter in enumerate(self.adapters, 1)}
+        slots = [slot_of.get(adapter, 0) if adapter else 0 for adapter in adapters]
+        if not any(slots):
             return None
-        scales = [self.adapters[index - 1].scale if index else 0.0 for index in indices]
+        scales = [self.adapters[slot - 1].scale if slot else 0.0 for slot in slots]
         return RowSlots(
             self,
-            mx.array(indices, dtype=mx.uint32),
+            mx.array(slots, dtype=mx.uint32),
             mx.array(scales, dtype=mx.float32)[:, None, None],
         )
 
@@ -120,14 +126,16 @@ class RowSlots:
 
 
 class AdaptedLinear:
-    def __init__(self, linear: nn.Module, parts: Sequence[tuple[AdapterStack, RowSlots]]) -> None:
+    """A linear layer that also applies each row's adapter."""
+
+    def __init__(self, linear: nn.Module, stacks: Sequence[tuple[AdapterStack, RowSlots]]) -> None:
         self._linear = linear
-        self._parts = parts
+        self._stacks = stacks
 
     def __call__(self, x: mx.array) -> mx.array:
         """Return the output for `x` [B, ..., in] plus each row's adapter, in float32."""
         y: mx.array = self._linear(x)
-        for stack, rows in self._parts:
+        for stack, rows in self._stacks:
             flat = x.reshape(rows.slots.size, -1, x.shape[-1]).astype(mx.float32)
             z = mx.gather_mm(flat, stack.a, rhs_indices=rows.slots)
             z = mx.gather_mm(z, stack.b, rhs_indices=rows.slots)
@@ -135,7 +143,8 @@ class AdaptedLinear:
         return y
 
 
-def _compute(stacks: Iterable[tuple[str, AdapterStack]]) -> Work[dict[str, AdapterStack]]:
+def _computing(stacks: Iterable[tuple[str, AdapterStack]]) -> Work[dict[str, AdapterStack]]:
+    """Evaluate lazy stacks, in slices, and return them by layer path."""
     by_path, started, nbytes = dict[str, AdapterStack](), list[mx.array](), 0
     for path, stack in stacks:
         by_path[path] = stack
@@ -149,8 +158,9 @@ def _compute(stacks: Iterable[tuple[str, AdapterStack]]) -> Work[dict[str, Adapt
     return by_path
 
 
-def _with_slot(old: mx.array | None, new: mx.array | None, count: int) -> mx.array:
+def _with_slot(old: mx.array | None, new: mx.array | None, slots: int) -> mx.array:
+    """Return `old` [slots, ...] with `new` in one more slot; None are zeros."""
     like: Any = new if old is None else old[0]
-    first = mx.zeros((count, *like.shape)) if old is None else old
-    last = mx.zeros(like.shape) if new is None else new
-    return mx.concatenate([first, last[None]])
+    old_slots = mx.zeros((slots, *like.shape)) if old is None else old
+    new_slot = mx.zeros(like.shape) if new is None else new
+    return mx.concatenate([old_slots, new_slot[None]])

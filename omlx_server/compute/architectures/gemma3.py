@@ -5,21 +5,20 @@ from mlx_lm.models import gemma3
 
 Weights = dict[str, mx.array]
 
-# Prefixes of other parts, after an optional "model.".
-_OTHERS = ("vision_tower.", "multi_modal_projector.")
+# Prefixes of the vision tower's weights, after an optional "model.".
+_TOWER = ("vision_tower.", "multi_modal_projector.")
 
 
 class Gemma3Model(gemma3.Model):  # type: ignore[misc]
     """mlx-lm's Gemma 3, which also accepts the weight names of newer checkpoints."""
 
     def sanitize(self, weights: Weights) -> Weights:
-        named: Weights = {}
+        renamed: Weights = {}
         for name, array in weights.items():
             if name.startswith("model.language_model."):
-                named[name.replace("model.language_model.", "language_model.model.", 1)] = array
+                renamed[name.replace("model.language_model.", "language_model.model.", 1)] = array
             elif name.startswith("lm_head."):
-                named[f"language_model.{name}"] = array
-            elif not name.removeprefix("model.").startswith(_OTHERS):
-                named[name] = array
-        sane: Weights = super().sanitize(named)
-        return sane
+                renamed[f"language_model.{name}"] = array
+            elif not name.removeprefix("model.").startswith(_TOWER):
+                renamed[name] = array
+        return super().sanitize(renamed)  # type: ignore[no-any-return]

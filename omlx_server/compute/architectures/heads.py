@@ -20,8 +20,9 @@ from omlx_server.compute.architectures import special
 
 @dataclass(frozen=True, slots=True)
 class HeadsStyle:
-    """How an architecture lays out its heads. `names` maps our parts to its weights; the rest is
-    the `layer`. `chains_normed`: the next hidden state is normed."""
+    """How an architecture stores and computes its heads. `names` maps our modules to its weights;
+    those below the prefix `layer` are the layer's. `array_mask`: the layer takes its mask as an
+    array. `chains_normed`: the next prediction begins with the normed hidden state."""
 
     names: Mapping[str, str]
     layer: str
@@ -50,6 +51,8 @@ STYLES: Mapping[str, HeadsStyle] = {
 
 
 class PredictionHeads(nn.Module):
+    """The heads without the embedding and the output head, which are the model's."""
+
     def __init__(self, layer: nn.Module, hidden: int, eps: float, style: HeadsStyle) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.embed_norm = nn.RMSNorm(hidden, eps=eps)
@@ -63,8 +66,8 @@ class PredictionHeads(nn.Module):
         self, embedded: mx.array, hidden: mx.array, cache: Any
     ) -> tuple[mx.array, mx.array]:
         """Return the input of the model's head and the next hidden states, both [B, T, D]."""
-        parts = [self.embed_norm(embedded), self.hidden_norm(hidden)]
-        inputs = self.project(mx.concatenate(parts, axis=-1))
+        normed_inputs = [self.embed_norm(embedded), self.hidden_norm(hidden)]
+        inputs = self.project(mx.concatenate(normed_inputs, axis=-1))
         mask = create_attention_mask(inputs, cache, return_array=self._style.array_mask)
         out = self.layer(inputs, mask, cache)
         normed = self.norm(out)
@@ -74,53 +77,50 @@ class PredictionHeads(nn.Module):
 class Headed(nn.Module):
     """A model with its heads. Its caches are the `target`'s, then the heads'."""
 
-    def __init__(self, target: nn.Module, heads: PredictionHeads, like: int) -> None:
-        """The heads' cache is like that of layer number `like`."""
+    def __init__(self, target: nn.Module, heads: PredictionHeads, cache_layer: int) -> None:
+        """The heads' cache is of the kind that the target's layer `cache_layer` has."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._like = like
+        self._cache_layer = cache_layer
         self.target = target
         self.heads = heads
         self.own_caches = len(special.fresh_caches(target))
 
     def make_cache(self) -> list[Any]:
-        target, like = (special.fresh_caches(self.target) for _ in range(2))
-        return [*target, like[self._like]]
+        heads_cache = special.fresh_caches(self.target)[self._cache_layer]
+        return [*special.fresh_caches(self.target), heads_cache]
 
     def __call__(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
         """Return the target's logits [B, T, V] for tokens int [B, T], which both take in."""
         logits, hidden = self.decode(tokens, cache[: self.own_caches])
-        before = mx.concatenate([mx.zeros_like(hidden[:, :1]), hidden[:, :-1]], axis=1)
-        self.draft(tokens, before, cache[self.own_caches :])
+        hidden_before = mx.concatenate([mx.zeros_like(hidden[:, :1]), hidden[:, :-1]], axis=1)
+        self.draft(tokens, hidden_before, cache[self.own_caches :])
         return logits
 
     def decode(self, tokens: mx.array, cache: Sequence[Any]) -> tuple[mx.array, mx.array]:
         """Return the target's logits [B, T, V] and its last hidden states [B, T, D]."""
-        hidden: mx.array = self._body.model(tokens, cache)
+        hidden: mx.array = language_model(self.target).model(tokens, cache)
         return self._logits(hidden), hidden
 
     def draft(
         self, tokens: mx.array, hidden: mx.array, cache: Sequence[Any]
     ) -> tuple[mx.array, mx.array]:
         """Return the heads' logits [B, T, V] and hidden states after `hidden` [B, T, D]."""
-        embedded = self._body.model.embed_tokens(tokens)
+        embedded = language_model(self.target).model.embed_tokens(tokens)
         out, after = self.heads(embedded, hidden, cache[0])
         return self._logits(out), after
 
     def no_hidden(self, rows: int) -> mx.array:
-        """Return zeros [rows, 1, D]."""
+        """Return zeros [rows, 1, D], for tokens whose hidden state before is not known."""
         norm = self.heads.hidden_norm.weight
         return mx.zeros((rows, 1, norm.shape[0]), dtype=norm.dtype)
 
-    @property
-    def _body(self) -> Any:
-        return language_model(self.target)
-
     def _logits(self, hidden: mx.array) -> mx.array:
-        body = self._body
-        head = body.lm_head if "lm_head" in body else body.model.embed_tokens.as_linear
+        model = language_model(self.target)
+        head = model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
         logits: mx.array = head(hidden)
         return logits
 
 
 def language_model(model: nn.Module) -> Any:
+    """Return the text model in a model with a vision tower, else the model itself."""
     return model.language_model if "language_model" in model else model

@@ -11,7 +11,7 @@ from mlx_lm.models.base import BaseModelArgs
 Weights = dict[str, mx.array]
 
 # Prefixes in checkpoints, and in conversions by mlx-vlm.
-_STARTS = ("model.text_model.", "language_model.")
+_PREFIXES = ("model.text_model.", "language_model.")
 
 
 @dataclass
@@ -40,19 +40,20 @@ class Idefics3Model(nn.Module):
         return logits
 
     def sanitize(self, weights: Weights) -> Weights:
-        named: Weights = {}
-        for name, array in weights.items():
-            start = next((start for start in _STARTS if name.startswith(start)), None)
-            inner = name if start is None else name.removeprefix(start)
-            if inner.startswith("lm_head."):
-                named[inner] = array
-            elif start is not None:
-                named[f"model.{inner.removeprefix('model.')}"] = array
-        if "lm_head.weight" not in named:
+        """Return the language model's weights under llama's names, without the tower's."""
+        renamed: Weights = {}
+        for full_name, array in weights.items():
+            prefix = next((prefix for prefix in _PREFIXES if full_name.startswith(prefix)), "")
+            name = full_name.removeprefix(prefix)
+            if name.startswith("lm_head."):
+                renamed[name] = array
+            elif prefix:
+                renamed[f"model.{name.removeprefix('model.')}"] = array
+        if "lm_head.weight" not in renamed:
             self.language_model.args.tie_word_embeddings = True
             self.language_model.pop("lm_head")
-        named = self.language_model.sanitize(named)
-        return {f"language_model.{name}": array for name, array in named.items()}
+        sanitized = self.language_model.sanitize(renamed)
+        return {f"language_model.{name}": array for name, array in sanitized.items()}
 
     @property
     def layers(self) -> Any:

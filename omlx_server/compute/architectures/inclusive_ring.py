@@ -20,17 +20,17 @@ class InclusiveRing(RotatingKVCache):  # type: ignore[misc]
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         if self.decodes:
             return super().update_and_fetch(keys, values)  # type: ignore[no-any-return]
-        with self._one_wider():
+        with self._one_token_wider():
             return self._update_concat(keys, values)  # type: ignore[no-any-return]
 
     def make_mask(self, N: int, *args: Any, **options: Any) -> mx.array | str | None:
         if self.decodes:
             return super().make_mask(N, *args, **options)  # type: ignore[no-any-return]
-        with self._one_wider():
+        with self._one_token_wider():
             return super().make_mask(N, *args, **options)  # type: ignore[no-any-return]
 
     @contextmanager
-    def _one_wider(self) -> Iterator[None]:
+    def _one_token_wider(self) -> Iterator[None]:
         self.max_size += 1
         try:
             yield

@@ -30,12 +30,13 @@ class Pair(nn.Module):
         cache: Sequence[Any],
         target: Callable[..., mx.array] | None = None,
     ) -> mx.array:
-        """Return the target's logits [B, T, V] for tokens int [B, T], which both take in.
-        Launches the target's caches, so that activations don't add up."""
-        count = self.own_caches
-        logits: mx.array = (target or self.target)(tokens, cache=cache[:count])
-        device.launch([layer.state for layer in cache[:count]])
-        self.draft(tokens, cache[count:])
+        """Return the target's logits [B, T, V] for tokens int [B, T], which both take in; `target`
+        is called in its place."""
+        target_caches, drafter_caches = cache[: self.own_caches], cache[self.own_caches :]
+        logits: mx.array = (target or self.target)(tokens, cache=target_caches)
+        # Its work begins before the drafter's is added, so that activations don't add up.
+        device.launch([layer.state for layer in target_caches])
+        self.draft(tokens, drafter_caches)
         return logits
 
     def draft(self, tokens: mx.array, cache: Sequence[Any]) -> mx.array:
@@ -46,6 +47,7 @@ class Pair(nn.Module):
 
 
 def members(model: nn.Module) -> tuple[nn.Module, ...]:
+    """Return the models of mlx-lm in a model: the target first, then its draft model."""
     match model:
         case Pair():
             return model.target, model.drafter

@@ -26,6 +26,7 @@ NOT_REUSED: Mapping[str, str] = {
 
 
 def architecture_of(model: nn.Module) -> str:
+    """Return the name of the module of mlx-lm that has the model's class."""
     return type(model).__module__.rpartition(".")[2]
 
 

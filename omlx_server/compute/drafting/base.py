@@ -12,7 +12,7 @@ from omlx_server.compute.sampler import SamplingRow
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """The tokens drafted for each row, by `forwards` in `seconds`."""
+    """The tokens drafted for each row, with so many `forwards` in so many `seconds`."""
 
     tokens: list[tuple[int, ...]]
     forwards: int
@@ -25,7 +25,9 @@ class Drafter(Protocol):
     def add(self, rows: int) -> None:
         """Append `rows` rows that are up to date."""
 
-    def is_behind(self, row: int) -> bool: ...
+    def is_behind(self, row: int) -> bool:
+        """Return whether the drafter's caches lack decoded tokens of a row."""
+
     def catch_up(self, caches: Caches) -> None:
         """Take in the lacking tokens. Does not wait."""
 
@@ -46,7 +48,8 @@ class Drafter(Protocol):
         Does not wait."""
 
 
-def states_of(rows: Sequence[SamplingRow]) -> list[SamplingRow]:
+def without_logprobs(rows: Sequence[SamplingRow]) -> list[SamplingRow]:
+    """Return copies of the rows for drafting, which a draft may change."""
     return [replace(row, sampling=replace(row.sampling, top_logprobs=None)) for row in rows]
 
 
@@ -54,8 +57,8 @@ def until_end(
     rows: Sequence[SamplingRow], tokens: Sequence[Sequence[int]], counts: Sequence[int]
 ) -> list[tuple[int, ...]]:
     """Return each row's first counts[i] tokens, up to the end of the answer."""
-    answers = []
+    drafts = []
     for row, draft, count in zip(rows, tokens, counts, strict=True):
-        ends = (at for at, token in enumerate(draft[:count]) if token in row.sampling.stop_ids)
-        answers.append(tuple(draft[: next(ends, count)]))
-    return answers
+        stops = (at for at, token in enumerate(draft[:count]) if token in row.sampling.stop_ids)
+        drafts.append(tuple(draft[: next(stops, count)]))
+    return drafts

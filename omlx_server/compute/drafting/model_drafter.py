@@ -1,5 +1,5 @@
-"""Drafts by a draft model (compute/architectures/pair.py). Decoded tokens are `Behind` until
-needed.
+"""Drafts by a draft model (compute/architectures/pair.py). Its caches take in the tokens of plain
+steps late, when the next draft needs them or too many are `Behind`.
 
     caches hold   t0 t1 t2            behind   t3 t4           newest   t5
     draft of 3    [t3 t4 t5] -> d0,  [d0] -> d1,  [d1] -> d2   and d0, d1 are taken back
@@ -14,72 +14,76 @@ import mlx.core as mx
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.drafting.base import Drafted, states_of, until_end
+from omlx_server.compute.drafting.base import Drafted, until_end, without_logprobs
 from omlx_server.compute.hardware import device
 from omlx_server.compute.sampler import SamplingRow, sample
 from omlx_server.core.memory.shape import MOST_BEHIND
 
 
 class Behind:
-    """The tokens that the drafter lacks: those on the host, then one per row and unread step."""
+    """The tokens that the drafter lacks, row by row: those on the host, then one for each unread
+    step, int32 [B] on the device. The length is that of the longest row."""
 
     def __init__(self, rows: int = 0) -> None:
-        self._known: list[list[int]] = [[] for _ in range(rows)]
-        self._steps: list[mx.array] = []
+        self._host_tokens: list[list[int]] = [[] for _ in range(rows)]
+        self._unread_steps: list[mx.array] = []
 
     def __len__(self) -> int:
         return max(self.lengths, default=0)
 
     @property
     def rows(self) -> int:
-        return len(self._known)
+        return len(self._host_tokens)
 
     @property
     def lengths(self) -> list[int]:
-        return [len(known) + len(self._steps) for known in self._known]
+        return [len(tokens) + len(self._unread_steps) for tokens in self._host_tokens]
 
     def stepped(self, tokens: mx.array) -> None:
-        self._steps.append(tokens)
+        """Append a step's tokens, without reading them."""
+        self._unread_steps.append(tokens)
 
     def verified(self, fed: Sequence[Sequence[int]]) -> None:
-        self._read()
-        for known, more in zip(self._known, fed, strict=True):
-            known.extend(more)
+        """Append what verification left of the tokens fed to each row."""
+        self._read_steps()
+        for tokens, more in zip(self._host_tokens, fed, strict=True):
+            tokens.extend(more)
 
     def keep(self, rows: Sequence[int]) -> None:
-        self._known = [self._known[row] for row in rows]
+        self._host_tokens = [self._host_tokens[row] for row in rows]
         indices = mx.array(list(rows))
-        self._steps = [step[indices] for step in self._steps]
+        self._unread_steps = [step[indices] for step in self._unread_steps]
 
     def add(self, rows: int) -> None:
-        self._read()
-        self._known += [[] for _ in range(rows)]
+        self._read_steps()
+        self._host_tokens += [[] for _ in range(rows)]
 
-    def _read(self) -> None:
-        for step in self._steps:
-            for known, token in zip(self._known, device.to_host(step), strict=True):
-                known.append(token)
-        self._steps = []
+    def _read_steps(self) -> None:
+        for step in self._unread_steps:
+            for tokens, token in zip(self._host_tokens, device.to_host(step), strict=True):
+                tokens.append(token)
+        self._unread_steps = []
 
     def tokens(self) -> mx.array:
         """Return int32 [B, T], padded on the right."""
-        known = cache_ops.padded(self._known)
-        if not self._steps:
-            return known
-        steps = mx.stack(self._steps, axis=1)
-        padded = mx.concatenate([known, steps], axis=1)
-        counts, width = [len(row) for row in self._known], padded.shape[1]
-        if min(counts) == known.shape[1]:
+        host_tokens = cache_ops.padded(self._host_tokens)
+        if not self._unread_steps:
+            return host_tokens
+        padded = mx.concatenate([host_tokens, mx.stack(self._unread_steps, axis=1)], axis=1)
+        counts, width = [len(row) for row in self._host_tokens], padded.shape[1]
+        if min(counts) == host_tokens.shape[1]:
             return padded
-        # Each row's steps follow its own known tokens, not the padding after these.
+        # Each row's steps follow its own tokens on the host, not the padding after these.
         indices = [
-            [at if at < count else at + known.shape[1] - count for at in range(width)]
+            [at if at < count else at + host_tokens.shape[1] - count for at in range(width)]
             for count in counts
         ]
         return mx.take_along_axis(padded, mx.minimum(mx.array(indices), width - 1), axis=1)
 
 
 class ModelDrafter:
+    """A `Drafter` that runs a pair's draft model, whose logits it fits to `vocab` tokens."""
+
     def __init__(self, pair: Pair, vocab: int) -> None:
         self._pair = pair
         self._vocab = vocab
@@ -116,13 +120,13 @@ class ModelDrafter:
         self, tokens: mx.array, hidden: mx.array | None, right: Sequence[int], caches: Caches
     ) -> None:
         fed: list[list[int]] = device.to_host(tokens)
-        first = 1 if self._has_newest else 0
-        stay = zip(fed, right, strict=True)
-        self.behind.verified([row[first : 1 + count] for row, count in stay])
-        self._has_newest = False
+        skipped = 1 if self._has_newest else 0  # drafting fed the newest tokens
+        rows = zip(fed, right, strict=True)
+        self.behind.verified([row[skipped : 1 + count] for row, count in rows])
         # After an own draft, the first forward of the next one takes in what is behind.
-        if len(self.behind) >= MOST_BEHIND and not first:
+        if len(self.behind) >= MOST_BEHIND and not self._has_newest:
             self.catch_up(caches)
+        self._has_newest = False
 
     def draft(
         self, newest: mx.array, rows: Sequence[SamplingRow], counts: Sequence[int], caches: Caches
@@ -130,25 +134,26 @@ class ModelDrafter:
         begun, depth = time.perf_counter(), max(counts)
         # The first forward makes logits for all that it feeds, at most as many as the verifying
         # step, for which memory is planned; catching up makes none.
-        late = len(self.behind) > depth
-        if late:
+        catches_up = len(self.behind) > depth
+        if catches_up:
             self.catch_up(caches)
-        states = states_of(rows)
-        drafted = [sample(self._first(newest, caches), states).tokens]
+        drafting_rows = without_logprobs(rows)
+        drafted = [sample(self._first_logits(newest, caches), drafting_rows).tokens]
         self._has_newest = True
-        put_back = cache_ops.prepare_undo_of_several(caches) if depth > 1 else []
-        for state in states:
-            state.constraint = None
+        undo_per_cache = cache_ops.undo_all(caches) if depth > 1 else []
+        for row in drafting_rows:
+            row.constraint = None  # a grammar's mask is known for the first token only
         for _ in range(depth - 1):
             logits = self._pair.draft(drafted[-1][:, None], caches)[:, -1]
-            drafted.append(sample(self._fitted(logits), states).tokens)
+            drafted.append(sample(self._fit_vocabulary(logits), drafting_rows).tokens)
         tokens: list[list[int]] = device.to_host(mx.stack(drafted, axis=1))
-        for put in put_back:
-            put([depth - 1] * len(rows))
+        for undo in undo_per_cache:
+            undo([depth - 1] * len(rows))
         drafts = until_end(rows, tokens, counts)
-        return Drafted(drafts, depth + late, time.perf_counter() - begun)
+        return Drafted(drafts, depth + catches_up, time.perf_counter() - begun)
 
-    def _first(self, newest: mx.array, caches: Caches) -> mx.array:
+    def _first_logits(self, newest: mx.array, caches: Caches) -> mx.array:
+        """Feed what is behind and the newest tokens; return the logits [B, V] after these."""
         tokens, lengths = newest[:, None], [1] * len(newest)
         if len(self.behind):
             self.behind.stepped(newest)
@@ -156,16 +161,18 @@ class ModelDrafter:
         logits = self._feed(tokens, lengths, caches)
         self.behind = Behind(len(lengths))
         last = mx.array(lengths)[:, None, None] - 1
-        return self._fitted(mx.take_along_axis(logits, last, axis=1)[:, 0])
+        return self._fit_vocabulary(mx.take_along_axis(logits, last, axis=1)[:, 0])
 
     def _feed(self, tokens: mx.array, lengths: Sequence[int], caches: Caches) -> mx.array:
+        """Feed lengths[i] tokens of row i; the caches don't keep the padding after them."""
         logits = cache_ops.forward_decoding(self._pair.draft, tokens, lengths, caches)
         width = tokens.shape[1]
         if min(lengths) < width:
             cache_ops.take_out_drafts(caches, [width - length for length in lengths])
         return logits
 
-    def _fitted(self, logits: mx.array) -> mx.array:
+    def _fit_vocabulary(self, logits: mx.array) -> mx.array:
+        """Cut or pad the drafter's logits to the target's vocabulary."""
         missing = self._vocab - logits.shape[1]
         if missing > 0:
             return mx.pad(logits, [(0, 0), (0, missing)], constant_values=float("-inf"))

@@ -14,7 +14,7 @@ from omlx_server.core.memory.encoder import EncoderShape
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Inputs padded on the right: `ids` and `types` int32 [B, L], `lengths` int32 [B]."""
+    """Inputs padded on the right: `ids` and token `types` int32 [B, L], `lengths` int32 [B]."""
 
     ids: mx.array
     types: mx.array
@@ -34,7 +34,7 @@ class Batch:
     def size(self) -> int:
         return int(self.ids.size)
 
-    def live(self) -> mx.array:
+    def token_mask(self) -> mx.array:
         """Return bool [B, L], False for padding."""
         return mx.arange(self.ids.shape[1]) < self.lengths[:, None]
 
@@ -47,27 +47,31 @@ class BatchResult:
     values: mx.array
 
 
-# An item per slice, None without a result; the mlx thread does other work in between.
-Work = Iterator[BatchResult | None]
-# Work on one batch, which yields between slices and returns [B, L, H] or a head's results.
+BatchWork = Iterator[BatchResult | None]
+"""An item per slice, None without a result; the mlx thread does other work in between."""
 Forward = Generator[None, None, mx.array]
+"""Work on one batch, which yields between slices and returns [B, L, H] or a head's results."""
 Numbers = NDArray[np.float32]
 
 
 class Backbone(Protocol):
-    """A transformer without its head. `run` computes `slice_tokens` tokens per slice."""
+    """A transformer without its head."""
 
-    def run(self, batch: Batch, slice_tokens: int) -> Forward: ...
-    def shallow(self, layers: int) -> "Backbone": ...
+    def run(self, batch: Batch, slice_tokens: int) -> Forward:
+        """Compute a batch, at most `slice_tokens` tokens in one slice."""
 
-    def shape(self, width: int) -> EncoderShape: ...
+    def shallow(self, layers: int) -> "Backbone":
+        """Return a backbone of the first layers, which shares the weights."""
+
+    def shape(self, width: int) -> EncoderShape:
+        """Return the sizes for memory plans; numbers have `width` bytes."""
 
 
-def gathered(make: Callable[[], Work], count: int) -> Generator[None, None, Numbers]:
+def gather_results(make: Callable[[], BatchWork], count: int) -> Generator[None, None, Numbers]:
     """Do the work of `make`, one slice per yield, and return [count, D] or [count]."""
     values: dict[int, Numbers] = {}
-    for part in make():
-        if part is not None:
-            values.update(zip(part.indices, np.array(part.values), strict=True))
+    for result in make():
+        if result is not None:
+            values.update(zip(result.indices, np.array(result.values), strict=True))
         yield
     return np.stack([values[index] for index in range(count)])

@@ -1,5 +1,5 @@
-"""The encoder of BERT, RoBERTa and XLM-R, with heads for relevance scores. Mlx thread.
-Attributes have Hugging Face's names."""
+"""The encoder of BERT, RoBERTa and XLM-R, and rankers, which add a head for relevance. Attributes
+have Hugging Face's names. Mlx thread."""
 
 from copy import copy
 
@@ -21,6 +21,8 @@ _ACTIVATIONS = {
 
 
 class TypedModule(nn.Module):
+    """A module whose constructor has types, which MLX's lacks."""
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
@@ -63,6 +65,8 @@ class SelfAttention(TypedModule):
 
 
 class Output(TypedModule):
+    """The end of a sublayer: a projection, the residual connection and a norm."""
+
     def __init__(self, width: int, config: EncoderConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(width, config.hidden)
@@ -97,7 +101,7 @@ class BertLayer(TypedModule):
         return self.output(self._activation(self.intermediate(attended)), attended)
 
 
-class Encoder(TypedModule):
+class BertEncoder(TypedModule):
     """A `Backbone`. A batch with more tokens than a slice is computed some layers at a time."""
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -107,11 +111,11 @@ class Encoder(TypedModule):
         self.encoder.layer = [BertLayer(config) for _ in range(config.layers)]
         self._config = config
 
-    def shallow(self, layers: int) -> "Encoder":
-        first = copy(self)
-        first.encoder = copy(self.encoder)
-        first.encoder.layer = self.encoder.layer[:layers]
-        return first
+    def shallow(self, layers: int) -> "BertEncoder":
+        model = copy(self)
+        model.encoder = copy(self.encoder)
+        model.encoder.layer = self.encoder.layer[:layers]
+        return model
 
     def shape(self, width: int) -> EncoderShape:
         config, layers = self._config, len(self.encoder.layer)
@@ -119,19 +123,19 @@ class Encoder(TypedModule):
 
     def run(self, batch: Batch, slice_tokens: int) -> Forward:
         hidden = self.embeddings(batch)
-        mask = _mask(batch, hidden.dtype)
+        mask = _attention_mask(batch, hidden.dtype)
         layers = self.encoder.layer
-        step = max(1, len(layers) * slice_tokens // batch.size)
-        for start in range(0, len(layers), step):
+        layers_a_slice = max(1, len(layers) * slice_tokens // batch.size)
+        for start in range(0, len(layers), layers_a_slice):
             if start:
                 mx.eval(hidden)
                 yield
-            for layer in layers[start : start + step]:
+            for layer in layers[start : start + layers_a_slice]:
                 hidden = layer(hidden, mask)
         return hidden
 
 
-class BertRanker(Encoder):
+class BertRanker(BertEncoder):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.pooler = Dense(config.hidden, config.hidden)
@@ -148,7 +152,7 @@ class RobertaHead(Dense):
         self.out_proj = nn.Linear(hidden, 1)
 
 
-class RobertaRanker(Encoder):
+class RobertaRanker(BertEncoder):
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.classifier = RobertaHead(config.hidden)
@@ -157,7 +161,7 @@ class RobertaRanker(Encoder):
         return self.classifier.out_proj(mx.tanh(self.classifier(first)))[:, 0]
 
 
-def _mask(batch: Batch, dtype: mx.Dtype) -> mx.array | None:
+def _attention_mask(batch: Batch, dtype: mx.Dtype) -> mx.array | None:
     if not batch.padded:
         return None
-    return mx.where(batch.live(), 0.0, -mx.inf).astype(dtype)[:, None, None, :]
+    return mx.where(batch.token_mask(), 0.0, -mx.inf).astype(dtype)[:, None, None, :]

@@ -12,7 +12,8 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
-    """`first_position` is pad_id + 1 for RoBERTa and XLM-R, 0 for BERT."""
+    """Sizes and options of an encoder. `types` is the number of token types. `first_position` is
+    pad_id + 1 for RoBERTa and XLM-R, 0 for BERT."""
 
     vocab: int
     hidden: int
@@ -33,9 +34,8 @@ class EncoderConfig:
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "EncoderConfig":
         """Raises ModelUnavailable for missing or inconsistent sizes and unknown variants."""
-        pad_id = _int(config, "pad_token_id", 0)
         _check_variant(config)
-        read = cls(
+        sizes = cls(
             vocab=_int(config, "vocab_size"),
             hidden=_int(config, "hidden_size"),
             layers=_int(config, "num_hidden_layers"),
@@ -45,15 +45,13 @@ class EncoderConfig:
             types=_int(config, "type_vocab_size"),
             eps=float(config.get("layer_norm_eps", 1e-12)),
             activation=str(config.get("hidden_act", "gelu")),
-            pad_id=pad_id,
+            pad_id=_int(config, "pad_token_id", 0),
             first_position=first_position(config),
         )
-        if (
-            min(read.layers, read.heads, read.types, read.max_tokens) < 1
-            or read.hidden % read.heads
-        ):
+        least = min(sizes.layers, sizes.heads, sizes.types, sizes.max_tokens)
+        if least < 1 or sizes.hidden % sizes.heads:
             raise ModelUnavailable("config.json: the sizes of the model do not fit together")
-        return read
+        return sizes
 
 
 def _check_variant(config: Mapping[str, Any]) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from omlx_server.compute.embed.batch import Batch, Work
+from omlx_server.compute.embed.backbone_encoder import BackboneEncoder, Head, PassSize
+from omlx_server.compute.embed.batch import BatchWork
 from omlx_server.compute.embed.bert import BertRanker, RobertaRanker
-from omlx_server.compute.embed.body import BackboneEncoder, Head, PassSize
 from omlx_server.compute.embed.pooling import Pooling
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.room import Boundless, Room
@@ -41,13 +41,14 @@ class InputLimits:
 
 @dataclass(slots=True, eq=False)
 class Embedder:
-    """`pooling` makes one vector of `dimension` numbers from the hidden states of `body`."""
+    """A model for embeddings: `pooling` makes one vector of `dimension` numbers from the hidden
+    states of an input."""
 
-    body: BackboneEncoder
+    encoder: BackboneEncoder
     pooling: Pooling
     limits: InputLimits
     dimension: int
-    pace: PassSize
+    pass_size: PassSize
     weight_bytes: int
 
     def embed(
@@ -55,52 +56,39 @@ class Embedder:
         inputs: Sequence[TokenizedText],
         *,
         dimensions: int | None = None,
-        pace: PassSize | None = None,
         room: Room | None = None,
-    ) -> Work:
-        """Compute each input's vector, or its first `dimensions` numbers. Raises BadRequest at
+    ) -> BatchWork:
+        """Compute each input's vector, shortened to `dimensions` numbers. Raises BadRequest at
         once; the work may raise NoMemory."""
         if dimensions is not None and not 1 <= dimensions <= self.dimension:
             raise BadRequest(
                 f"the model makes vectors of 1 to {self.dimension} numbers", param="dimensions"
             )
         self.limits.check(inputs, "input")
-        head = pooled(self.pooling, dimensions)
-        return self.body.encode(inputs, head, pace or self.pace, room or Boundless())
+        head = pooling_head(self.pooling, dimensions)
+        return self.encoder.encode(inputs, head, self.pass_size, room or Boundless())
 
 
-def pooled(pooling: Pooling, dimensions: int | None = None) -> Head:
-    def head(hidden: mx.array, batch: Batch) -> mx.array:
-        return pooling(hidden, batch.lengths, dimensions)
-
-    return head
+def pooling_head(pooling: Pooling, dimensions: int | None = None) -> Head:
+    return lambda hidden, batch: pooling(hidden, batch.lengths, dimensions)
 
 
 @dataclass(slots=True, eq=False)
 class CrossEncoder:
-    """`head` computes relevances from the hidden states of `body`."""
+    """A model for reranking: `head` computes an input's relevance from its hidden states."""
 
-    body: BackboneEncoder
+    encoder: BackboneEncoder
     head: Head
     limits: InputLimits
-    pace: PassSize
+    pass_size: PassSize
     weight_bytes: int
 
-    def score(
-        self,
-        inputs: Sequence[TokenizedText],
-        *,
-        pace: PassSize | None = None,
-        room: Room | None = None,
-    ) -> Work:
+    def score(self, inputs: Sequence[TokenizedText], *, room: Room | None = None) -> BatchWork:
         """Compute each input's relevance, the sigmoid of its logit. Raises BadRequest at once;
         the work may raise NoMemory."""
         self.limits.check(inputs, "documents")
-        return self.body.encode(inputs, self.head, pace or self.pace, room or Boundless())
+        return self.encoder.encode(inputs, self.head, self.pass_size, room or Boundless())
 
 
-def relevance(model: BertRanker | RobertaRanker) -> Head:
-    def head(hidden: mx.array, batch: Batch) -> mx.array:
-        return mx.sigmoid(model.logits(hidden[:, 0]).astype(mx.float32))
-
-    return head
+def relevance_head(model: BertRanker | RobertaRanker) -> Head:
+    return lambda hidden, batch: mx.sigmoid(model.logits(hidden[:, 0]).astype(mx.float32))

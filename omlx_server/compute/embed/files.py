@@ -11,13 +11,15 @@ from omlx_server.errors import ModelUnavailable
 
 @dataclass(frozen=True, slots=True)
 class PipelineModule:
+    """A step of modules.json, such as `Pooling`, and the directory of its files."""
+
     kind: str
     path: str
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """Raises ModelUnavailable if the file holds no JSON object."""
-    value = _read(path)
+    value = _read_json(path)
     if not isinstance(value, dict):
         raise ModelUnavailable(f"{path} holds no JSON object")
     return value
@@ -26,7 +28,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def modules_in(directory: Path) -> list[PipelineModule]:
     """Return the steps of modules.json, [] without that file. Raises ModelUnavailable."""
     path = directory / "modules.json"
-    listed = _read(path) if path.is_file() else []
+    listed = _read_json(path) if path.is_file() else []
     try:
         modules = [
             PipelineModule(str(m["type"]).rpartition(".")[2], str(m["path"])) for m in listed
@@ -45,7 +47,7 @@ def max_tokens_in(directory: Path, most: int) -> int:
     return trained_length(read_object(path) if path.is_file() else {}, most)
 
 
-def _read(path: Path) -> Any:
+def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

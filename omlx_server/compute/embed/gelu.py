@@ -12,7 +12,7 @@ import mlx.nn as nn
 from omlx_server.compute.hardware import device
 
 _ERF = (0.0705230784, 0.0422820123, 0.0092705272, 0.0001520143, 0.0002765672, 0.0000430638)
-_TERMS = tuple(term / 2 ** (i / 2) for i, term in enumerate(_ERF, start=1))
+_COEFFICIENTS = tuple(erf / 2 ** (i / 2) for i, erf in enumerate(_ERF, start=1))
 
 
 def gelu(x: mx.array) -> mx.array:
@@ -23,9 +23,10 @@ def gelu(x: mx.array) -> mx.array:
 
 @partial(mx.compile, shapeless=True)
 def rational_gelu(x: mx.array) -> mx.array:
-    size = mx.abs(x)
-    sum_ = _TERMS[-1] * size
-    for term in reversed(_TERMS[:-1]):
-        sum_ = (sum_ + term) * size
-    power = mx.square(mx.square(mx.square(mx.square(sum_ + 1))))
-    return mx.maximum(x, 0) - size * (0.5 / power)
+    """Return max(x, 0) - |x| Phi(-|x|), which is GELU of x."""
+    a = mx.abs(x)
+    sum_ = _COEFFICIENTS[-1] * a  # Horner's scheme
+    for coefficient in reversed(_COEFFICIENTS[:-1]):
+        sum_ = (sum_ + coefficient) * a
+    power_16 = mx.square(mx.square(mx.square(mx.square(sum_ + 1))))
+    return mx.maximum(x, 0) - a * (0.5 / power_16)

@@ -25,18 +25,18 @@ class Qwen3:
 
     def run(self, batch: Batch, slice_tokens: int) -> Forward:
         rows, width = batch.ids.shape
-        step = max(1, slice_tokens // rows)
-        if step >= width:
+        chunk = max(1, slice_tokens // rows)  # tokens of each row
+        if chunk >= width:
             hidden: mx.array = self.body(batch.ids)
             return hidden
         caches = [KVCache() for _ in self.body.layers]
-        parts: list[mx.array] = []
-        for start in range(0, width, step):
+        chunks: list[mx.array] = []
+        for start in range(0, width, chunk):
             if start:
-                mx.eval(parts[-1])
+                mx.eval(chunks[-1])
                 yield
-            parts.append(self.body(batch.ids[:, start : start + step], cache=caches))
-        return mx.concatenate(parts, axis=1)
+            chunks.append(self.body(batch.ids[:, start : start + chunk], cache=caches))
+        return mx.concatenate(chunks, axis=1)
 
     def shallow(self, layers: int) -> "Qwen3":
         body = copy(self.body)

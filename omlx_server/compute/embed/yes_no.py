@@ -22,26 +22,26 @@ def score(
     """Compute p(yes) / (p(yes) + p(no)) for the token after each prompt. Prompts run one by one
     in solo caches; their common prefix is prefilled once."""
     chunk = slice_tokens or device_policy.current().chunk
-    prefix = _shared([list(prompt[:-1]) for prompt in prompts])
-    shared = new_caches(model)
-    yield from _prefill(model, prefix, shared, chunk)
+    prefix = _common_prefix([list(prompt[:-1]) for prompt in prompts])
+    prefix_caches = new_caches(model)
+    yield from _prefill(model, prefix, prefix_caches, chunk)
     for index, prompt in enumerate(prompts):
-        caches = copy.deepcopy(shared)
+        caches = copy.deepcopy(prefix_caches)
         yield from _prefill(model, prompt[len(prefix) : -1], caches, chunk)
         logits = model(mx.array([prompt[-1:]]), cache=caches)[0, -1]
-        both = mx.stack([logits[yes], logits[no]]).astype(mx.float32)
-        value = mx.softmax(both)[:1]
-        mx.eval(value)
-        yield BatchResult((index,), value)
+        yes_and_no = mx.stack([logits[yes], logits[no]]).astype(mx.float32)
+        probability = mx.softmax(yes_and_no)[:1]
+        mx.eval(probability)
+        yield BatchResult((index,), probability)
 
 
-def _shared(prompts: list[list[int]]) -> list[int]:
+def _common_prefix(prompts: list[list[int]]) -> list[int]:
     if not prompts:
         return []
     # Prompts that sort between the first and the last share the prefix of these two.
     first, last = min(prompts), max(prompts)
-    ends = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
-    return first[: next(ends, min(len(first), len(last)))]
+    differences = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return first[: next(differences, min(len(first), len(last)))]
 
 
 def _prefill(model: nn.Module, ids: Sequence[int], caches: Caches, chunk: int) -> Iterator[None]:

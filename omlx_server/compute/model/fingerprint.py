@@ -1,8 +1,9 @@
 """The fingerprint of a model, SHA-256 over its JSON files, Jinja templates and weights, and that of
 the system which computes it. Any thread.
 
-Blocks on disk need one of all weight bytes. A file's digest is noted, and holds while its size,
-times, inode and samples stay. Samples are enough for blocks in memory.
+Blocks on disk need a fingerprint of every byte. As reading takes long, digests of weight files are
+kept in a file of notes, each valid while the file's size, times, inode and samples stay the same.
+For blocks in memory a fingerprint of samples is enough.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from omlx_server.compute.weights.files import weight_files
 _log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 1 << 16
 _SAMPLES_PER_FILE = 64
-_LONG_BYTES = 4 << 30
+_LOGGED_BYTES = 4 << 30  # reading a larger file takes so long that it is logged
 _DIGITS = 12
 
 
@@ -32,21 +33,21 @@ def fingerprint(
     digest = hashlib.sha256()
     for file in sorted([*path.glob("*.json"), *path.glob("*.jinja")]):
         digest.update(f"{file.name}\0".encode() + file.read_bytes())
-    noted = read(notes) if notes else {}
-    notes_now = dict(noted)
+    noted_before = read(notes) if notes else {}
+    noted = dict(noted_before)
     for file in weight_files(path):
-        content = _content(file, notes_now) if notes or whole else _samples(file)
-        digest.update(f"{file.name}\0{file.stat().st_size}\0{content}\0".encode())
-    present = {name: note for name, note in notes_now.items() if Path(name).exists()}
-    if notes and present != noted and allowed():
-        write(notes, present)
+        weights = _noted_digest(file, noted) if notes or whole else _digest_of_samples(file)
+        digest.update(f"{file.name}\0{file.stat().st_size}\0{weights}\0".encode())
+    noted = {name: note for name, note in noted.items() if Path(name).exists()}
+    if notes and noted != noted_before and allowed():
+        write(notes, noted)
     return digest.hexdigest()
 
 
 def file_states(path: Path) -> dict[str, list[int]]:
     """Return size, times and inode of each file of the fingerprint. Raises OSError."""
     files = [*path.glob("*.json"), *path.glob("*.jinja"), *weight_files(path)]
-    return {file.name: _state(file) for file in files}
+    return {file.name: _file_state(file) for file in files}
 
 
 def together_fingerprint(target: str, drafter: str) -> str:
@@ -66,33 +67,31 @@ def libraries() -> list[str]:
     return [f"{name} {metadata.version(name)}" for name in ("mlx", "mlx-lm")]
 
 
-def _state(file: Path) -> list[int]:
+def _noted_digest(file: Path, noted: dict[str, Any]) -> str:
+    """Return a file's digest from the notes, if it is unchanged; else read it and note it."""
+    name, state = str(file.resolve()), _file_state(file)
+    unchanged = {"state": state, "samples": _digest_of_samples(file)}
+    note: Any = noted.get(name)
+    holds = isinstance(note, dict) and unchanged.items() <= note.items()
+    if holds and isinstance(note.get("sha256"), str):
+        return str(note["sha256"])
+    if state[0] > _LOGGED_BYTES:
+        _log.info("reading %s once to know it again (%.0f GB)", file.name, state[0] / 1e9)
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    noted[name] = {**unchanged, "sha256": digest}
+    return digest
+
+
+def _file_state(file: Path) -> list[int]:
     stat = file.stat()
     return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
 
 
-def _samples(file: Path) -> str:
+def _digest_of_samples(file: Path) -> str:
     digest, size = hashlib.sha256(), file.stat().st_size
     with file.open("rb") as stream:
-        for part in range(_SAMPLES_PER_FILE):
-            stream.seek(part * max(0, size - _SAMPLE_BYTES) // (_SAMPLES_PER_FILE - 1))
+        for number in range(_SAMPLES_PER_FILE):
+            stream.seek(number * max(0, size - _SAMPLE_BYTES) // (_SAMPLES_PER_FILE - 1))
             digest.update(stream.read(_SAMPLE_BYTES))
     return digest.hexdigest()
-
-
-def _content(file: Path, known: dict[str, Any]) -> str:
-    name, state = str(file.resolve()), _state(file)
-    signs = {"state": state, "samples": _samples(file)}
-    note, size = known.get(name), state[0]
-    if (
-        isinstance(note, dict)
-        and isinstance(note.get("sha256"), str)
-        and signs.items() <= note.items()
-    ):
-        return str(note["sha256"])
-    if size > _LONG_BYTES:
-        _log.info("reading %s once to know it again (%.0f GB)", file.name, size / 1e9)
-    with file.open("rb") as stream:
-        content = hashlib.file_digest(stream, "sha256").hexdigest()
-    known[name] = {**signs, "sha256": content}
-    return content

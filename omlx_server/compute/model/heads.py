@@ -30,72 +30,76 @@ def with_heads(model: nn.Module, config: Mapping[str, Any], path: Path) -> Heade
     if style is None:
         return None
     stored = lazy_weights(path)
-    named = _rename(_head_weights(stored, model), style)
-    if not named:
+    renamed = _rename(_head_weights(stored, model), style)
+    if not renamed:
         return None
     heads = _new_heads(model, style)
-    weights = _convert(model, style, named, stored)
+    weights = _convert(model, style, renamed, stored)
     if "quantization" in config:
         quantise_like(heads, weights)
     heads.load_weights(list(weights.items()))
     heads.eval()
     caches = list(enumerate(new_caches(model)))
-    full = [number for number, cache in caches if not codec_of(cache).recurrent]
-    return Headed(model, heads, full[-1])
+    attention_layers = [number for number, cache in caches if not codec_of(cache).recurrent]
+    return Headed(model, heads, attention_layers[-1])
 
 
 def _new_heads(model: nn.Module, style: HeadsStyle) -> PredictionHeads:
-    body = language_model(model)
-    args = body.args
+    text_model = language_model(model)
+    args = text_model.args
     # A layer of full attention, the last of each period.
     number = getattr(args, "full_attention_interval", args.num_hidden_layers + 1) - 1
-    layer = type(body.model.layers[-1])(args, number)
+    layer = type(text_model.model.layers[-1])(args, number)
     return PredictionHeads(layer, args.hidden_size, args.rms_norm_eps, style)
 
 
 def _head_weights(stored: Weights, model: nn.Module) -> Weights:
-    layer = f"layers.{language_model(model).args.num_hidden_layers}."
-    for start in ("mtp.", f"model.{layer}"):
-        heads = {name.partition(start)[2]: array for name, array in stored.items() if start in name}
-        if heads:
-            return heads
+    """Return the heads' weights, stored apart or as one more layer, without their prefix."""
+    layer = f"model.layers.{language_model(model).args.num_hidden_layers}."
+    for prefix in ("mtp.", layer):
+        names = [name for name in stored if prefix in name]
+        if names:
+            return {name.partition(prefix)[2]: stored[name] for name in names}
     return {}
 
 
 def _rename(weights: Weights, style: HeadsStyle) -> Weights:
+    """Return weights under the names of PredictionHeads, without those of the model itself."""
     prefixes = {f"{theirs}.": f"{ours}." for ours, theirs in style.names.items()}
     renamed: Weights = {}
     for name, array in weights.items():
         if name.startswith(("embed_tokens.", "shared_head.head.")):
             continue
-        start = next((start for start in prefixes if name.startswith(start)), None)
-        if start is not None:
-            renamed[prefixes[start] + name[len(start) :]] = array
+        prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
+        if prefix is not None:
+            renamed[prefixes[prefix] + name.removeprefix(prefix)] = array
         elif name.startswith(style.layer):
-            renamed["layer." + name[len(style.layer) :]] = array
+            renamed["layer." + name.removeprefix(style.layer)] = array
     return renamed
 
 
 _AS_LAYER = "model.layers.0."  # a name under which the model's own class converts weights
 
 
-def _convert(model: nn.Module, style: HeadsStyle, named: Weights, stored: Weights) -> Weights:
-    renamed = {_AS_LAYER + name.removeprefix("layer."): array for name, array in named.items()}
-    # Its class recognises unconverted weights by these.
-    signs = {name: array for name, array in stored.items() if "conv1d.weight" in name}
-    sane: Weights = model.sanitize({**signs, **renamed})
-    inside = {
-        name.partition(_AS_LAYER)[2]: array
-        for name, array in sane.items()
-        if _AS_LAYER in name and "conv1d" not in name
-    }
-    shifted = any(array.shape[-1] != 1 for array in signs.values())
+def _convert(model: nn.Module, style: HeadsStyle, renamed: Weights, stored: Weights) -> Weights:
+    """Convert the heads' weights as the model's class converts those of a layer."""
+    as_layer = {_AS_LAYER + name.removeprefix("layer."): array for name, array in renamed.items()}
+    # The class recognises an unconverted checkpoint by the shape of these.
+    convolutions = {name: array for name, array in stored.items() if "conv1d.weight" in name}
+    sanitized: Weights = model.sanitize({**convolutions, **as_layer})
+    is_unconverted = any(array.shape[-1] != 1 for array in convolutions.values())
     converted: Weights = {}
-    for name, array in inside.items():
-        if f"layer.{name}" in named or name.partition(".")[0] not in style.names:
+    for full_name, array in sanitized.items():
+        if _AS_LAYER not in full_name or "conv1d" in full_name:
+            continue
+        name = full_name.partition(_AS_LAYER)[2]
+        if f"layer.{name}" in renamed or name.partition(".")[0] not in style.names:
             converted[f"layer.{name}"] = array
+        elif is_unconverted and array.ndim == 1:
+            # The weights of norms are around zero; the class adds one only to a layer's.
+            converted[name] = array + 1.0
         else:
-            converted[name] = array + 1.0 if shifted and array.ndim == 1 else array
+            converted[name] = array
     return _stack_experts(converted)
 
 
@@ -103,14 +107,14 @@ _EXPERT = re.compile(r"layer\.mlp\.experts\.(\d+)\.(.+)")
 
 
 def _stack_experts(weights: Weights) -> Weights:
-    stacked, apart = Weights(), dict[str, dict[int, mx.array]]()
+    """Stack the matrices of experts, of which mlx-lm has one array for all."""
+    result, experts_by_name = Weights(), dict[str, dict[int, mx.array]]()
     for name, array in weights.items():
         if match := _EXPERT.fullmatch(name):
-            apart.setdefault(match[2], {})[int(match[1])] = array
+            experts_by_name.setdefault(match[2], {})[int(match[1])] = array
         else:
-            stacked[name] = array
-    for part, experts in apart.items():
-        stacked[f"layer.mlp.switch_mlp.{part}"] = mx.stack(
-            [experts[key] for key in sorted(experts)]
-        )
-    return stacked
+            result[name] = array
+    for name, experts in experts_by_name.items():
+        stacked = mx.stack([experts[number] for number in sorted(experts)])
+        result[f"layer.mlp.switch_mlp.{name}"] = stacked
+    return result

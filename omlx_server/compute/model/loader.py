@@ -37,8 +37,8 @@ from omlx_server.errors import ModelUnavailable
 
 _log = logging.getLogger(__name__)
 
-# Classes of our own for mlx-lm's `load_model`, by `model_type`.
-_OWN: Mapping[str, tuple[type[nn.Module], Any]] = {
+# Classes of our own for mlx-lm's `load_model`, by `model_type`, and those of their arguments.
+_OWN_CLASSES: Mapping[str, tuple[type[nn.Module], Any]] = {
     "gemma3": (Gemma3Model, gemma3.ModelArgs),
     "idefics3": (Idefics3Model, ModelArgs),
     "smolvlm": (Idefics3Model, ModelArgs),
@@ -47,7 +47,8 @@ _OWN: Mapping[str, tuple[type[nn.Module], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelDims:
-    """Sizes of a model. `vocab` and `dtype` are its logits', `intermediate` is for one token."""
+    """Sizes of a model. `vocab` and `dtype` are its logits'; `intermediate` is the width of the
+    feed-forward layers that one token passes."""
 
     layers: int
     hidden: int
@@ -109,17 +110,19 @@ def loading(
     dims = yield from reading_model(model, config, path, scheme)
     known_as = known_as or fingerprint(path, notes)
     verifies = verifies_drafts(model)
-    vision_part, why_no_vision = (yield from _vision(model, config, path)) if vision else (None, "")
+    tower, why_no_vision = (
+        (yield from _loading_vision(model, config, path)) if vision else (None, "")
+    )
     if heads:
-        model, known_as = yield from _with_heads(model, config, path, known_as)
-    nbytes = weight_bytes(model) + (vision_part.weight_bytes if vision_part is not None else 0)
+        model, known_as = yield from _loading_heads(model, config, path, known_as)
+    nbytes = weight_bytes(model) + (tower.weight_bytes if tower is not None else 0)
     return LoadedModel(
-        model, dims, known_as, nbytes, verifies, vision=vision_part, why_no_vision=why_no_vision
+        model, dims, known_as, nbytes, verifies, vision=tower, why_no_vision=why_no_vision
     )
 
 
 def open_lazily(path: Path) -> nn.Module:
-    """Raises ModelUnavailable."""
+    """Open a model without reading its weights. Raises ModelUnavailable."""
     return guarded_load(path, lambda: open_model(path))[0]
 
 
@@ -132,16 +135,17 @@ def reading_model(
     if scheme is not None:
         _log_quantised(scheme, use_scheme(model, scheme))
     else:
-        _log_rows(guarded_load(path, lambda: use_rows_of_own_length(model)))
+        _log_padded_caches(guarded_load(path, lambda: use_rows_of_own_length(model)))
     yield
     dims = guarded_load(path, lambda: read_dims(model, config))
     yield
     return dims
 
 
-def _vision(
+def _loading_vision(
     model: nn.Module, config: dict[str, Any], path: Path
 ) -> Work[tuple[Vision | None, str]]:
+    """Return the model's vision, or None and why it has none."""
     family = family_of(config)
     if family is None:
         return None, "no vision tower is known for it"
@@ -156,9 +160,10 @@ def _vision(
     return Vision(model, tower, family, config, weight_bytes(tower)), ""
 
 
-def _with_heads(
+def _loading_heads(
     model: nn.Module, config: dict[str, Any], path: Path, known_as: str
 ) -> Work[tuple[nn.Module, str]]:
+    """Return the model with its heads, if they are known, and its fingerprint."""
     headed = guarded_load(path, lambda: with_heads(model, config, path))
     if headed is None:
         _log.warning("%s has no heads that predict further tokens, or none that are known", path)
@@ -172,56 +177,56 @@ def open_model(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Open a model with lazy arrays. `tell` receives those of its files, by name."""
 
-    def classes(config: dict[str, Any]) -> tuple[Callable[[Any], nn.Module], Any]:
+    def classes_of(config: dict[str, Any]) -> tuple[Callable[[Any], nn.Module], Any]:
         if quantization := own_quantization(config):
             config["quantization"] = quantization
-        make_model, args = _OWN.get(str(config.get("model_type"))) or _get_classes(config)
-        return (make_model if tell is None else _telling(make_model, tell)), args
+        model_type = str(config.get("model_type"))
+        make_model, args = _OWN_CLASSES.get(model_type) or _get_classes(config)
+        return (make_model if tell is None else _telling_arrays(make_model, tell)), args
 
     try:
         with view_of(path) as files:
             opened: tuple[nn.Module, dict[str, Any]]
             opened = load_model(
-                files, lazy=True, trust_remote_code=False, get_model_classes=classes
+                files, lazy=True, trust_remote_code=False, get_model_classes=classes_of
             )
     except SystemExit as error:  # mlx-lm's olmo exits without the package that it needs
         raise ImportError("its class in mlx-lm needs a package that is not installed") from error
     return opened
 
 
-def _telling(
-    made: Callable[[Any], nn.Module], tell: Callable[[Mapping[str, mx.array]], None]
+def _telling_arrays(
+    make_model: Callable[[Any], nn.Module], tell: Callable[[Mapping[str, mx.array]], None]
 ) -> Callable[[Any], nn.Module]:
     """Wrap a class so that `tell` receives the arrays that mlx-lm sanitizes, once."""
 
     def make(args: Any) -> nn.Module:
-        model: Any = made(args)
+        model: Any = make_model(args)
         sanitize = getattr(model, "sanitize", dict)
 
-        def telling(weights: Mapping[str, mx.array]) -> Any:
+        def tell_and_sanitize(weights: Mapping[str, mx.array]) -> Any:
             del model.sanitize
             tell(weights)
             return sanitize(weights)
 
-        model.sanitize = telling
-        typed: nn.Module = model
-        return typed
+        model.sanitize = tell_and_sanitize
+        return model  # type: ignore[no-any-return]
 
     return make
 
 
-def _log_quantised(scheme: Scheme, found: Quantised) -> None:
-    if found.plain:
+def _log_quantised(scheme: Scheme, caches: Quantised) -> None:
+    if caches.plain:
         text = "%d KV caches are held as %s; %d stay as they are: %s"
-        _log.warning(text, found.quantised, scheme.name, found.plain, found.reason)
+        _log.warning(text, caches.quantised, scheme.name, caches.plain, caches.reason)
     else:
-        _log.info("all %d KV caches are held as %s", found.quantised, scheme.name)
+        _log.info("all %d KV caches are held as %s", caches.quantised, scheme.name)
 
 
-def _log_rows(found: Quantised) -> None:
-    if found.plain:
+def _log_padded_caches(caches: Quantised) -> None:
+    if caches.plain:
         text = "rows of a batch are as long as the longest in %d KV caches of %d: %s"
-        _log.info(text, found.plain, found.plain + found.quantised, found.reason)
+        _log.info(text, caches.plain, caches.plain + caches.quantised, caches.reason)
 
 
 def weight_bytes(model: nn.Module) -> int:
@@ -238,7 +243,7 @@ def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
     return ModelDims(
         layers=_int(text, "num_hidden_layers", "num_layers", "n_layers", "n_layer", default=0),
         hidden=hidden,
-        intermediate=_widened(text, hidden),
+        intermediate=_intermediate_of_a_token(text, hidden),
         heads=heads,
         kv_heads=_int(text, "num_key_value_heads", "num_kv_heads", default=heads),
         head_dim=_int(text, "head_dim", default=hidden // max(1, heads)),
@@ -247,12 +252,13 @@ def read_dims(model: nn.Module, config: dict[str, Any]) -> ModelDims:
     )
 
 
-def _widened(text: dict[str, Any], hidden: int) -> int:
+def _intermediate_of_a_token(text: dict[str, Any], hidden: int) -> int:
+    """Return the width of the feed-forward layer, or of all experts that a token goes to."""
     dense = _int(text, "intermediate_size", default=4 * hidden)
-    chosen = _int(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk", default=0)
-    if chosen == 0:
+    experts = _int(text, "num_experts_per_tok", "num_experts_per_token", "moe_topk", default=0)
+    if experts == 0:
         return dense
-    return chosen * _int(text, "moe_intermediate_size", "expert_ffn_hidden_size", default=dense)
+    return experts * _int(text, "moe_intermediate_size", "expert_ffn_hidden_size", default=dense)
 
 
 def _int(config: dict[str, Any], *names: str, default: int) -> int:

@@ -1,8 +1,11 @@
 """Makes a pair of a loaded model and a loaded draft model."""
 
+from dataclasses import replace
+
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.model.fingerprint import together_fingerprint
 from omlx_server.compute.model.loader import LoadedModel
+from omlx_server.core.ranks import ALONE
 from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.errors import ModelUnavailable
 
@@ -17,14 +20,12 @@ def check_can_draft(drafter: LoadedModel) -> None:
 
 
 def paired(target: LoadedModel, drafter: LoadedModel) -> LoadedModel:
-    return LoadedModel(
-        Pair(target.model, drafter.model, drafter.dims.vocab),
-        target.dims,
-        together_fingerprint(target.fingerprint, drafter.fingerprint),
-        target.weight_bytes + drafter.weight_bytes,
-        target.verifies & drafter.verifies,
-        drafter,
-        target.vision,
-        target.why_no_vision,
-        target.adapters,
+    return replace(
+        target,
+        model=Pair(target.model, drafter.model, drafter.dims.vocab),
+        fingerprint=together_fingerprint(target.fingerprint, drafter.fingerprint),
+        weight_bytes=target.weight_bytes + drafter.weight_bytes,
+        verifies=target.verifies & drafter.verifies,
+        drafter=drafter,
+        ranks=ALONE,
     )

@@ -22,25 +22,25 @@ _THREADS = max(2, min(4, os.cpu_count() or 1))
 def side_by_side(work: Sequence[Callable[[], T]]) -> list[T]:
     """Return the results of pieces of work on some threads; they touch no array. Raises what a
     piece raised, once none runs."""
-    left, done = deque(range(len(work))), dict[int, T]()
+    waiting, results = deque(range(len(work))), dict[int, T]()
 
-    def run() -> None:
-        while left:
+    def do_pieces() -> None:
+        while waiting:
             try:
-                at = left.popleft()
+                number = waiting.popleft()
             except IndexError:
                 return  # another thread took it
-            done[at] = work[at]()
+            results[number] = work[number]()
 
-    helpers = [_pool().submit(run) for _ in range(min(_THREADS, len(work)) - 1)]
+    helpers = [_pool().submit(do_pieces) for _ in range(min(_THREADS, len(work)) - 1)]
     try:
-        run()
+        do_pieces()
     finally:
         begun = [helper for helper in helpers if not helper.cancel()]
         wait(begun)
     for helper in begun:
         helper.result()
-    return [done[at] for at in range(len(work))]
+    return [results[number] for number in range(len(work))]
 
 
 @cache
@@ -51,17 +51,20 @@ def _pool() -> ThreadPoolExecutor:
 def allowed(logits: mx.array, constraints: Sequence[Constraint]) -> mx.array:
     """Return logits f32 [R, V], -inf where a row's constraint forbids."""
     vocab = logits.shape[1]
-    masks = mx.array(np.stack([_words(constraint.mask(), vocab) for constraint in constraints]))
+    words = [_mask_words(constraint.mask(), vocab) for constraint in constraints]
+    masks = mx.array(np.stack(words))
     bits = (masks[:, :, None] >> mx.arange(32, dtype=mx.uint32)) & 1
     permitted = bits.reshape(len(constraints), -1)[:, :vocab] == 1
     return mx.where(permitted, logits, _NEVER)
 
 
 def allows(mask: bytes, token: int) -> bool:
+    """Return whether a mask has the bit of a token."""
     byte = token // 8  # words are little-endian
     return byte < len(mask) and bool(mask[byte] >> token % 8 & 1)
 
 
-def _words(mask: bytes, vocab: int) -> npt.NDArray[np.uint32]:
-    size = -(-vocab // 32) * 4
-    return np.frombuffer(mask[:size].ljust(size, b"\0"), dtype="<u4")
+def _mask_words(mask: bytes, vocab: int) -> npt.NDArray[np.uint32]:
+    """Return the mask's words for `vocab` tokens; those beyond its end are forbidden."""
+    nbytes = -(-vocab // 32) * 4
+    return np.frombuffer(mask[:nbytes].ljust(nbytes, b"\0"), dtype="<u4")

@@ -11,8 +11,8 @@ from omlx_server.core.request import SamplingParams
 T = TypeVar("T")
 
 _NEVER = float("-inf")
-_ALL = float("inf")
-_LEAST = 1e-30  # as top_p: only the likeliest token
+_EVERY = float("inf")
+_LEAST_TOP_P = 1e-30  # keeps the likeliest token only
 _CHUNK = 64
 
 
@@ -37,45 +37,50 @@ def for_rows(
 def filtered(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
     """Apply all filters to logits f32 [R, V], already divided by the temperature."""
     vocab = logits.shape[-1]
-    few = [0 < row.top_k < vocab for row in rows]
-    likely = [row.top_p < 1 and not by_count for row, by_count in zip(rows, few, strict=True)]
-    logits = for_rows(logits, rows, [row.min_p > 0 for row in rows], _min_p)
-    logits = for_rows(logits, rows, few, _top_k)
-    return for_rows(logits, rows, likely, _top_p)
+    has_top_k = [0 < row.top_k < vocab for row in rows]
+    # A row with top_k gets its top_p there, too.
+    has_top_p_alone = [
+        row.top_p < 1 and not top_k for row, top_k in zip(rows, has_top_k, strict=True)
+    ]
+    logits = for_rows(logits, rows, [row.min_p > 0 for row in rows], _apply_min_p)
+    logits = for_rows(logits, rows, has_top_k, _apply_top_k)
+    return for_rows(logits, rows, has_top_p_alone, _apply_top_p)
 
 
-def _min_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
-    floor = mx.array([[row.min_p] for row in rows])
-    least = logits.max(axis=-1, keepdims=True) + mx.log(floor)
+def _apply_min_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
+    min_p = mx.array([[row.min_p] for row in rows])
+    least = logits.max(axis=-1, keepdims=True) + mx.log(min_p)
     return mx.where(logits >= least, logits, _NEVER)
 
 
-def _top_k(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
+def _apply_top_k(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
     counts = [row.top_k for row in rows]
     most = max(counts)
-    first = mx.array([[most - count] for count in counts])
-    return _nucleus(logits, _largest(logits, most), mx.arange(most) >= first, rows)
+    first_kept = mx.array([[most - count] for count in counts])
+    return _keep_top_p(logits, _largest(logits, most), mx.arange(most) >= first_kept, rows)
 
 
-def _top_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
-    return _nucleus(logits, mx.sort(logits, axis=-1), mx.array(True), rows)
+def _apply_top_p(logits: mx.array, rows: Sequence[SamplingParams]) -> mx.array:
+    return _keep_top_p(logits, mx.sort(logits, axis=-1), mx.array(True), rows)
 
 
-def _nucleus(
+def _keep_top_p(
     logits: mx.array, best: mx.array, eligible: mx.array, rows: Sequence[SamplingParams]
 ) -> mx.array:
-    """Keep the smallest set that reaches top_p; `best` [R, K] are ascending."""
-    parts = mx.array([[max(row.top_p, _LEAST) if row.top_p < 1 else _ALL] for row in rows])
+    """Keep the likeliest tokens that reach top_p together, the last one included. `best` [R, K]
+    are the largest logits, ascending; those not `eligible` are dropped."""
+    top_p = mx.array([[max(row.top_p, _LEAST_TOP_P) if row.top_p < 1 else _EVERY] for row in rows])
     weights = mx.where(eligible, mx.exp(best - best[:, -1:]), 0)
-    above = mx.cumsum(weights, axis=-1, reverse=True, inclusive=False)
-    total = above[:, :1] + weights[:, :1]
-    nucleus = eligible & (above < parts * total)
-    least = mx.min(mx.where(nucleus, best, _ALL), axis=-1, keepdims=True)
+    weights_above = mx.cumsum(weights, axis=-1, reverse=True, inclusive=False)
+    total = weights_above[:, :1] + weights[:, :1]
+    kept = eligible & (weights_above < top_p * total)
+    least = mx.min(mx.where(kept, best, _EVERY), axis=-1, keepdims=True)
     return mx.where(logits >= least, logits, _NEVER)
 
 
 def _largest(x: mx.array, count: int) -> mx.array:
-    """Return [R, count], ascending: they are in the `count` chunks with the largest maxima."""
+    """Return the `count` largest of each row [R, V], ascending. They are in the `count` chunks with
+    the largest maxima."""
     rows, vocab = x.shape
     if count * _CHUNK * 2 < vocab:
         if missing := -vocab % _CHUNK:

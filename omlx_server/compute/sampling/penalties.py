@@ -24,13 +24,13 @@ def has_penalties(sampling: SamplingParams) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """The tokens of R rows; immutable. `entries` f32 [R, V] count a token in the answer, plus
-    0.5 if in the prompt. `penalties` are repetition, frequency and presence, each f32 [R, 1].
-    `starts` int32 [R] are offsets in the flat entries."""
+    """The tokens of R rows and their penalties; immutable. `entries` f32 [R, V] have how often a
+    token is in the answer, plus 0.5 if it is in the prompt. `penalties` are repetition, frequency
+    and presence, each f32 [R, 1]. `row_starts` int32 [R] are offsets in the flat entries."""
 
     entries: mx.array
     penalties: tuple[mx.array, mx.array, mx.array]
-    starts: mx.array
+    row_starts: mx.array
 
     @classmethod
     def of(cls, entries: mx.array, samplings: Sequence[SamplingParams]) -> "Table":
@@ -49,11 +49,12 @@ class Table:
         return self.entries if self.is_all(rows) else self.entries[mx.array(list(rows))]
 
     def penalised(self, logits: mx.array) -> mx.array:
-        return _penalised(logits, self.entries, *self.penalties)
+        """Return logits f32 [R, V] with the rows' penalties."""
+        return _apply_penalties(logits, self.entries, *self.penalties)
 
     def after(self, tokens: mx.array) -> "Table":
         """Return the table with one more token int32 [R] in each row."""
-        entries = self.entries.reshape(-1).at[tokens + self.starts].add(1.0)
+        entries = self.entries.reshape(-1).at[tokens + self.row_starts].add(1.0)
         return replace(self, entries=entries.reshape(self.entries.shape))
 
 
@@ -72,8 +73,8 @@ class History:
     ) -> "History":
         """Return a history with its own table, without tokens beyond the vocabulary."""
         entries = np.zeros((1, vocab), dtype=np.float32)
-        entries[0, _known(prompt, vocab)] = _IN_PROMPT
-        np.add.at(entries[0], _known(answer, vocab), 1)
+        entries[0, _within_vocabulary(prompt, vocab)] = _IN_PROMPT
+        np.add.at(entries[0], _within_vocabulary(answer, vocab), 1)
         return cls(sampling, Table.of(mx.array(entries), [sampling]))
 
     def after(self, token: int) -> "History":
@@ -81,17 +82,18 @@ class History:
 
 
 def shared_table(histories: Sequence[History]) -> Table:
-    table = histories[0].table
-    settled = all(own.table is table and not own.drafted for own in histories)
-    if settled and table.is_all([own.row for own in histories]):
-        return table
+    """Return one table of all histories; the one that they have, if they are its rows."""
+    first = histories[0].table
+    is_unchanged = all(own.table is first and not own.drafted for own in histories)
+    if is_unchanged and first.is_all([own.row for own in histories]):
+        return first
     groups = groupby(histories, lambda own: own.table)
-    parts = [table.entries_of([own.row for own in members]) for table, members in groups]
-    entries = mx.concatenate(parts) if len(parts) > 1 else parts[0]
+    row_groups = [table.entries_of([own.row for own in members]) for table, members in groups]
+    entries = mx.concatenate(row_groups) if len(row_groups) > 1 else row_groups[0]
     drafted = [(row, token) for row, own in enumerate(histories) for token in own.drafted]
     if drafted:
         rows, tokens = np.array(drafted).T
-        entries = _added(entries, rows, tokens, np.ones(len(drafted), np.float32))
+        entries = _add_at(entries, rows, tokens, np.ones(len(drafted), np.float32))
     return Table.of(entries, [history.sampling for history in histories])
 
 
@@ -114,29 +116,30 @@ class Offsets:
 def shifted(logits: mx.array, rows: Sequence[Sequence[Offsets | None]]) -> mx.array:
     """Return logits f32 [R, V] with each row's offsets added."""
     pairs = [(row, offsets) for row, own in enumerate(rows) for offsets in own if offsets]
-    places = np.repeat([row for row, _ in pairs], [len(offsets.ids) for _, offsets in pairs])
+    row_numbers = np.repeat([row for row, _ in pairs], [len(offsets.ids) for _, offsets in pairs])
     ids = np.concatenate([offsets.ids for _, offsets in pairs])
-    return _added(logits, places, ids, np.concatenate([offsets.values for _, offsets in pairs]))
+    values = np.concatenate([offsets.values for _, offsets in pairs])
+    return _add_at(logits, row_numbers, ids, values)
 
 
-def _added(
+def _add_at(
     x: mx.array,
     rows: npt.NDArray[np.int64],
     tokens: npt.NDArray[np.int64],
     values: npt.NDArray[np.float32],
 ) -> mx.array:
     """Return x f32 [R, V] with values [n] added; a place may come more than once."""
-    at = mx.array((rows * x.shape[1] + tokens).astype(np.int32))
-    return x.reshape(-1).at[at].add(mx.array(values)).reshape(x.shape)
+    places = mx.array((rows * x.shape[1] + tokens).astype(np.int32))
+    return x.reshape(-1).at[places].add(mx.array(values)).reshape(x.shape)
 
 
-def _known(tokens: Sequence[int], vocab: int) -> npt.NDArray[np.int64]:
+def _within_vocabulary(tokens: Sequence[int], vocab: int) -> npt.NDArray[np.int64]:
     ids = np.array(tokens, dtype=np.int64)
     return ids[ids < vocab]
 
 
 @partial(mx.compile, shapeless=True)
-def _penalised(
+def _apply_penalties(
     logits: mx.array,
     entries: mx.array,
     repetition: mx.array,

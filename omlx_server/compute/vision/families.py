@@ -35,17 +35,18 @@ class Tower(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TowerFamily:
-    """How to make a tower from config.json; `starts` maps prefixes of weights to ours, first
-    match first. `three_axes` are positions on three axes, by which frequencies turn in sections
-    or `interleaved`. With `in_blocks` the tokens of an image see each other. With `multiplies`
-    the model scales its input."""
+    """How a family makes its tower from config.json, and how its language model takes images.
+
+    `prefixes` maps those of stored weights to ours; the first match counts. `three_axes`: positions
+    are on three axes, whose frequencies may be `interleaved`. `image_mask`: the tokens of an image
+    see each other. `scales_input`: the model multiplies its input."""
 
     make: Callable[[Mapping[str, Any]], Any]
-    starts: tuple[tuple[str, str], ...]
+    prefixes: tuple[tuple[str, str], ...]
     three_axes: bool = False
     interleaved: bool = False
-    in_blocks: bool = False
-    multiplies: bool = False
+    image_mask: bool = False
+    scales_input: bool = False
 
     def sections(self, config: Mapping[str, Any]) -> Sections | None:
         """Return which frequencies turn by which axis, if any. Raises ModelUnavailable."""
@@ -53,14 +54,14 @@ class TowerFamily:
 
     def input_scale(self, config: Mapping[str, Any]) -> float:
         """Return the model's factor for its input: the root of its width in bfloat16."""
-        if not self.multiplies:
+        if not self.scales_input:
             return 1.0
-        root = config["text_config"]["hidden_size"] ** 0.5
-        return float(mx.array(root, mx.bfloat16).item())  # type: ignore[arg-type]
+        scale = config["text_config"]["hidden_size"] ** 0.5
+        return float(mx.array(scale, mx.bfloat16).item())  # type: ignore[arg-type]
 
 
-_QWEN = (("model.visual.", ""), ("visual.", ""), ("vision_tower.", ""))
-_GEMMA = (
+_QWEN_PREFIXES = (("model.visual.", ""), ("visual.", ""), ("vision_tower.", ""))
+_GEMMA_PREFIXES = (
     ("vision_tower.vision_model.", "vision_model."),
     ("model.vision_tower.vision_model.", "vision_model."),
     ("vision_tower.", "vision_model."),
@@ -68,28 +69,30 @@ _GEMMA = (
     ("multi_modal_projector.", "projector."),
     ("model.multi_modal_projector.", "projector."),
 )
-_IDEFICS = (
+_IDEFICS_PREFIXES = (
     ("model.vision_model.", "vision_model."),
     ("vision_model.", "vision_model."),
     ("model.connector.", "connector."),
     ("connector.", "connector."),
 )
-_QWEN3 = TowerFamily(qwen3, _QWEN, three_axes=True, interleaved=True)
+_QWEN3 = TowerFamily(qwen3, _QWEN_PREFIXES, three_axes=True, interleaved=True)
 _QWEN3_5 = replace(_QWEN3, make=partial(qwen3, deepstack=False))
-_IDEFICS3 = TowerFamily(lambda config: Idefics3Tower(Idefics3VisionConfig.read(config)), _IDEFICS)
+_IDEFICS3 = TowerFamily(
+    lambda config: Idefics3Tower(Idefics3VisionConfig.read(config)), _IDEFICS_PREFIXES
+)
 
 FAMILIES: Mapping[str, TowerFamily] = {
     "qwen3_vl": _QWEN3,
     "qwen3_vl_moe": _QWEN3,
     "qwen3_5": _QWEN3_5,
     "qwen3_5_moe": _QWEN3_5,
-    "qwen2_5_vl": TowerFamily(qwen2_5, _QWEN, three_axes=True),
-    "qwen2_vl": TowerFamily(qwen2, _QWEN, three_axes=True),
+    "qwen2_5_vl": TowerFamily(qwen2_5, _QWEN_PREFIXES, three_axes=True),
+    "qwen2_vl": TowerFamily(qwen2, _QWEN_PREFIXES, three_axes=True),
     "gemma3": TowerFamily(
         lambda config: Gemma3Tower(Gemma3VisionConfig.read(config)),
-        _GEMMA,
-        in_blocks=True,
-        multiplies=True,
+        _GEMMA_PREFIXES,
+        image_mask=True,
+        scales_input=True,
     ),
     "idefics3": _IDEFICS3,
     "smolvlm": _IDEFICS3,

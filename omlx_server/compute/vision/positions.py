@@ -19,6 +19,7 @@ class ImagePlace:
 
     @classmethod
     def of(cls, start: int, grid: Grid, merge: int) -> "ImagePlace":
+        """`merge` x `merge` patches of the grid are a token."""
         return cls(start, grid[1] // merge, grid[2] // merge)
 
     @property
@@ -33,15 +34,15 @@ class ImagePlace:
 
 def axis_positions(start: int, stop: int, images: Iterable[ImagePlace]) -> Ints:
     """Return positions int32 [3, stop - start]. `images` are in order."""
-    numbers = np.arange(start, stop)
-    positions = np.stack([numbers] * 3)
-    moved = 0
+    tokens = np.arange(start, stop)
+    positions = np.stack([tokens] * 3)
+    shift = 0  # by the images before
     for image in images:
-        inside = (numbers >= image.start) & (numbers < image.stop)
-        place, first = numbers[inside] - image.start, image.start + moved
-        positions[:, inside] = first
-        positions[1, inside] += place // image.columns
-        positions[2, inside] += place % image.columns
-        positions[:, numbers >= image.stop] += image.delta
-        moved += image.delta
+        inside = (tokens >= image.start) & (tokens < image.stop)
+        number_in_image = tokens[inside] - image.start
+        positions[:, inside] = image.start + shift
+        positions[1, inside] += number_in_image // image.columns
+        positions[2, inside] += number_in_image % image.columns
+        positions[:, tokens >= image.stop] += image.delta
+        shift += image.delta
     return positions.astype(np.int32)

@@ -9,13 +9,13 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.vision.entering import FeatureSpan, WithImages
 from omlx_server.compute.vision.families import Tower, TowerFamily
+from omlx_server.compute.vision.image_forward import FeatureSpan, ImageForward
+from omlx_server.compute.vision.image_mask import with_image_mask
 from omlx_server.compute.vision.positions import ImagePlace, axis_positions
-from omlx_server.compute.vision.rope import AxisPositions
+from omlx_server.compute.vision.rope import AxisPositions, CacheWrapper, at_positions, shifted_by
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import Grid
-from omlx_server.compute.vision.views import View, at_positions, in_blocks, moved
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.memory.encoder import STRUCTURAL, EncoderPlan, Pass
 from omlx_server.core.step import Chunk
@@ -23,7 +23,8 @@ from omlx_server.core.work import Work, finish
 
 
 class Vision:
-    """`plan` estimates the memory of a pass, an upper bound until measured."""
+    """A model's tower and the image features that are kept. `plan` estimates the memory of a pass,
+    an upper bound until measured. `runs` and `seconds` count computed images."""
 
     def __init__(
         self,
@@ -44,8 +45,6 @@ class Vision:
         self._scale = family.input_scale(config)
         self._kept: dict[bytes, Features] = {}  # the least recently used first
         self._computing: set[bytes] = set()
-
-    # -- features ------------------------------------------------------------------------
 
     @property
     def nbytes(self) -> int:
@@ -83,6 +82,7 @@ class Vision:
         return features
 
     def spare(self, wanted: Collection[bytes]) -> int:
+        """Return the bytes of features that are not `wanted`."""
         return sum(
             features.nbytes for digest, features in self._kept.items() if digest not in wanted
         )
@@ -90,12 +90,12 @@ class Vision:
     def let_go(self, nbytes: int, wanted: Collection[bytes] = ()) -> int:
         """Evict features that are not `wanted`, least recently used first. Return the bytes
         freed."""
-        gone = 0
+        freed = 0
         for digest in [digest for digest in self._kept if digest not in wanted]:
-            if gone >= nbytes:
+            if freed >= nbytes:
                 break
-            gone += self._kept.pop(digest).nbytes
-        return gone
+            freed += self._kept.pop(digest).nbytes
+        return freed
 
     def _timed(self, work: Work[Features]) -> Work[Features]:
         while True:
@@ -109,37 +109,34 @@ class Vision:
                 self.seconds += time.perf_counter() - begun
             yield
 
-    # -- a forward -----------------------------------------------------------------------
-
-    def with_images(self, chunk: Chunk) -> WithImages:
+    def with_images(self, chunk: Chunk) -> ImageForward:
         """Return the model for one forward over a chunk. Missing features are computed now;
         raises ValueError."""
-        entries = [self._entry(image, chunk) for image in chunk.images]
-        return WithImages(self._model, self._view(chunk), entries, self._scale)
+        spans = [self._feature_span(image, chunk) for image in chunk.images]
+        return ImageForward(self._model, self._cache_wrapper(chunk), spans, self._scale)
 
-    def _entry(self, image: ImageSpan, chunk: Chunk) -> FeatureSpan:
-        features = self._kept[image.digest] if self.has(image.digest) else self._now(image)
-        start, stop = max(image.start, chunk.start), min(image.stop, chunk.stop)
-        part = features.cut(start - image.start, stop - image.start)
-        return FeatureSpan(0, start - chunk.start, part)
+    def _feature_span(self, image: ImageSpan, chunk: Chunk) -> FeatureSpan:
+        """Return the features of the image's tokens in the chunk."""
+        is_kept = self.has(image.digest)
+        features = self._kept[image.digest] if is_kept else self._compute_now(image)
+        start, stop = _in_chunk(image, chunk)
+        offset = chunk.start - image.start
+        return FeatureSpan(0, start, features.cut(start + offset, stop + offset))
 
-    def _now(self, image: ImageSpan) -> Features:
+    def _compute_now(self, image: ImageSpan) -> Features:
         if image.pixels is None:
             raise ValueError("the pixels of an image are not there any more")
         return finish(self.computing(image, image.pixels()))
 
-    def _view(self, chunk: Chunk) -> View:
+    def _cache_wrapper(self, chunk: Chunk) -> CacheWrapper:
         if chunk.images and self._family.three_axes:
             places = [_place(image) for image in chunk.images]
             positions = axis_positions(chunk.start, chunk.stop, places) + chunk.shift
             return at_positions(AxisPositions([positions]))
-        if chunk.images and self._family.in_blocks:
-            blocks = [
-                (max(image.start - chunk.start, 0), min(image.stop, chunk.stop) - chunk.start)
-                for image in chunk.images
-            ]
-            return in_blocks(len(chunk.tokens), blocks)
-        return moved([chunk.shift])
+        if chunk.images and self._family.image_mask:
+            images = [_in_chunk(image, chunk) for image in chunk.images]
+            return with_image_mask(len(chunk.tokens), images)
+        return shifted_by([chunk.shift])
 
 
 def pass_over(grid: Grid) -> Pass:
@@ -147,5 +144,11 @@ def pass_over(grid: Grid) -> Pass:
     return Pass(1, patches, patches)
 
 
+def _in_chunk(image: ImageSpan, chunk: Chunk) -> tuple[int, int]:
+    """Return the first token of the image, counted in the chunk, and the one after its last."""
+    return max(image.start, chunk.start) - chunk.start, min(image.stop, chunk.stop) - chunk.start
+
+
 def _place(image: ImageSpan) -> ImagePlace:
-    return ImagePlace.of(image.start, image.grid, isqrt(prod(image.grid) // image.count))
+    merge = isqrt(prod(image.grid) // image.count)
+    return ImagePlace.of(image.start, image.grid, merge)

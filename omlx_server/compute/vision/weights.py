@@ -13,8 +13,8 @@ from omlx_server.core.work import Work
 
 Weights = dict[str, mx.array]
 
-# Buffers that old checkpoints hold, though they can be computed.
-_COMPUTED = (".position_ids", ".inv_freq")
+# Buffers of old checkpoints, which the towers compute themselves.
+_IGNORED = (".position_ids", ".inv_freq")
 
 
 def loading_tower(family: TowerFamily, config: Mapping[str, Any], directory: Path) -> Work[Tower]:
@@ -24,12 +24,15 @@ def loading_tower(family: TowerFamily, config: Mapping[str, Any], directory: Pat
     return tower  # type: ignore[no-any-return]
 
 
-def renamed(tensors: Mapping[str, mx.array], family: TowerFamily) -> Weights:
+def renamed(stored: Mapping[str, mx.array], family: TowerFamily) -> Weights:
+    """Return the tower's weights under the names of our modules."""
     weights: Weights = {}
-    for name, array in tensors.items():
-        start = next((pair for pair in family.starts if name.startswith(pair[0])), None)
-        if start is not None and not name.endswith(_COMPUTED):
-            weights[start[1] + name.removeprefix(start[0])] = array
+    for name, array in stored.items():
+        for theirs, ours in family.prefixes:
+            if name.startswith(theirs):
+                if not name.endswith(_IGNORED):
+                    weights[ours + name.removeprefix(theirs)] = array
+                break
     return weights
 
 
@@ -37,14 +40,14 @@ def filling_tower(tower: Any, weights: Weights, source: Path) -> Work[None]:
     """Put renamed `weights` into a tower. `source` is named in errors. Raises ModelUnavailable."""
     name, kernel = tower.kernel
     if name in weights:
-        weights = {**weights, name: _as_product(weights[name], kernel)}
+        weights = {**weights, name: _linear_weight(weights[name], kernel)}
     quantise_like(tower, weights)
     yield from filling(tower, weights, source)
 
 
-def _as_product(weight: mx.array, kernel: tuple[int, ...]) -> mx.array:
-    """Reshape a convolution's weight [out, *kernel], or MLX's [out, rows, columns, channels], to
-    [out, values]."""
+def _linear_weight(weight: mx.array, kernel: tuple[int, ...]) -> mx.array:
+    """Reshape a convolution's weight [out, *kernel], or MLX's with the channels last, to [out,
+    values]."""
     if weight.shape[1:] == kernel:
         return weight.reshape(weight.shape[0], -1)
     if weight.shape[1:] == (*kernel[1:], kernel[0]):

@@ -41,20 +41,21 @@ def lazy_weights(directory: Path) -> dict[str, mx.array]:
 @contextmanager
 def view_of(directory: Path) -> Iterator[Path]:
     """Yield a directory with the right files only for mlx-lm, which reads every
-    model*.safetensors."""
-    ignored = set(directory.glob("model*.safetensors")) - set(weight_files(directory))
-    if not _is_object(directory / _GENERATION):
-        ignored.add(directory / _GENERATION)
-    if not ignored:
+    model*.safetensors. It is `directory` itself, or has links to its files."""
+    left_out = set(directory.glob("model*.safetensors")) - set(weight_files(directory))
+    if not _is_missing_or_object(directory / _GENERATION):
+        left_out.add(directory / _GENERATION)
+    if not left_out:
         yield directory
         return
     with TemporaryDirectory(prefix="omlx-") as view:
-        for file in set(directory.iterdir()) - ignored:
+        for file in set(directory.iterdir()) - left_out:
             Path(view, file.name).symlink_to(file.absolute())
         yield Path(view)
 
 
-def _is_object(file: Path) -> bool:
+def _is_missing_or_object(file: Path) -> bool:
+    """Return whether a file is not there, or holds a JSON object."""
     try:
         return isinstance(json.loads(file.read_bytes()), dict)
     except FileNotFoundError:

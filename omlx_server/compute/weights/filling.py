@@ -13,25 +13,26 @@ from omlx_server.compute.weights.reading import reading
 from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable
 
-# Weights with these prefixes may be left over.
-_UNUSED = ("cls.", "lm_head.", "pooler.", "classifier.", "embeddings.position_ids")
-_SHOWN = 4
+# Stored weights with these prefixes may be left over: they belong to heads that are not used.
+_MAY_BE_UNUSED = ("cls.", "lm_head.", "pooler.", "classifier.", "embeddings.position_ids")
+_MOST_NAMES = 4  # in a message
 
 
 def filling(module: nn.Module, weights: Mapping[str, mx.array], source: Path) -> Work[None]:
     """Put `weights` into the module, in slices. Raises ModelUnavailable if they don't fit."""
     parameters: Any = tree_flatten(module.parameters())
-    wanted = {name: array.shape for name, array in parameters}
-    used = {name: weights[name] for name in wanted if name in weights}
-    unused = [n for n in weights if n not in wanted and not n.startswith(_UNUSED)]
-    shapes = [
-        f"{name} {array.shape} instead of {wanted[name]}"
+    shapes = {name: array.shape for name, array in parameters}
+    missing = [name for name in shapes if name not in weights]
+    used = {name: weights[name] for name in shapes if name in weights}
+    misshaped = [
+        f"{name} {array.shape} instead of {shapes[name]}"
         for name, array in used.items()
-        if array.shape != wanted[name]
+        if array.shape != shapes[name]
     ]
-    _refuse("has no weights called", [name for name in wanted if name not in weights], source)
-    _refuse("has weights of another shape:", shapes, source)
-    _refuse("has weights that this architecture does not know:", unused, source)
+    unknown = [n for n in weights if n not in shapes and not n.startswith(_MAY_BE_UNUSED)]
+    _refuse_if_any("has no weights called", missing, source)
+    _refuse_if_any("has weights of another shape:", misshaped, source)
+    _refuse_if_any("has weights that this architecture does not know:", unknown, source)
     module.load_weights(list(used.items()))
     module.eval()
     yield
@@ -39,28 +40,26 @@ def filling(module: nn.Module, weights: Mapping[str, mx.array], source: Path) ->
 
 
 def quantise_like(module: nn.Module, weights: Mapping[str, mx.array]) -> None:
-    """Quantise the layers that have scales in `weights`, in the format of these; not where they
-    fit no layer, which `filling` refuses."""
+    """Quantise the layers that have scales in `weights`, in the format of these. Scales that don't
+    fit their layer are left for `filling` to refuse."""
     arrays = dict(weights)
 
-    def packed(path: str, layer: nn.Module) -> bool | dict[str, Any]:
-        scales = arrays.get(f"{path}.scales")
-        if scales is None or not hasattr(layer, "to_quantized") or not _fit(path, layer):
+    def quant_config(path: str, layer: Any) -> bool | dict[str, Any]:
+        weight, scales = arrays.get(f"{path}.weight"), arrays.get(f"{path}.scales")
+        if weight is None or scales is None or not hasattr(layer, "to_quantized"):
+            return False
+        if scales.ndim != layer.weight.ndim:
+            return False
+        groups, width = int(scales.shape[-1]), int(layer.weight.shape[-1])
+        if not 0 < groups <= width or width % groups:
             return False
         config: dict[str, Any] = infer_quant_config(path, layer, arrays)
         return config
 
-    def _fit(path: str, layer: Any) -> bool:
-        weight, scales = arrays.get(f"{path}.weight"), arrays[f"{path}.scales"]
-        if weight is None or scales.ndim != layer.weight.ndim:
-            return False
-        groups, width = int(scales.shape[-1]), int(layer.weight.shape[-1])
-        return 0 < groups <= width and width % groups == 0
-
-    nn.quantize(module, class_predicate=packed)
+    nn.quantize(module, class_predicate=quant_config)
 
 
-def _refuse(what: str, names: list[str], source: Path) -> None:
+def _refuse_if_any(problem: str, names: list[str], source: Path) -> None:
     if names:
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        raise ModelUnavailable(f"{source} {what} {', '.join(sorted(names)[:_SHOWN])}{more}")
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        raise ModelUnavailable(f"{source} {problem} {', '.join(sorted(names)[:_MOST_NAMES])}{more}")

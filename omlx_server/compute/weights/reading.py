@@ -20,28 +20,28 @@ _SLICE_BYTES = 128 << 20
 
 def reading(model: nn.Module, path: Path) -> Work[None]:
     """Read lazy weights, in slices. Waits for each. Raises ModelUnavailable."""
-    leaves = iter(dict(tree_flatten(model.parameters())).values())
-    while group := _next_slice(leaves):
-        guarded_load(path, partial(mx.eval, group))
+    arrays = iter(dict(tree_flatten(model.parameters())).values())
+    while to_read := _next_slice(arrays):
+        guarded_load(path, partial(mx.eval, to_read))
         yield
 
 
-def guarded_load(path: Path, work: Callable[[], T]) -> T:
-    """Any error of `work` becomes ModelUnavailable."""
-    done = guarded(work)
-    if not isinstance(done, Crash):
-        return done
-    raise ModelUnavailable(
-        f"can't load the model in {path}: {done.reason}",
-        hint="the directory must hold an MLX-layout model that mlx-lm supports",
-    ) from done.error
-
-
 def _next_slice(arrays: Iterator[mx.array]) -> list[mx.array]:
-    group, nbytes = list[mx.array](), 0
+    taken, nbytes = list[mx.array](), 0
     for array in arrays:
-        group.append(array)
+        taken.append(array)
         nbytes += array.nbytes
         if nbytes >= _SLICE_BYTES:
             break
-    return group
+    return taken
+
+
+def guarded_load(path: Path, work: Callable[[], T]) -> T:
+    """Return the result of `work`; any error of it becomes ModelUnavailable."""
+    result = guarded(work)
+    if not isinstance(result, Crash):
+        return result
+    raise ModelUnavailable(
+        f"can't load the model in {path}: {result.reason}",
+        hint="the directory must hold an MLX-layout model that mlx-lm supports",
+    ) from result.error

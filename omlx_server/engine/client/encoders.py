@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from omlx_server.compute.embed.batch import Numbers, Work, gathered
+from omlx_server.compute.embed.batch import BatchWork, Numbers, gather_results
 from omlx_server.compute.embed.embedder import Embedder, InputLimits
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.engine.client.model_client import ModelClient
@@ -46,10 +46,10 @@ class EmbeddingClient:
         """Return vectors float32 [n, D], in order. Raises BadRequest for unsuitable inputs or
         `dimensions`; else as ModelClient.work."""
 
-        def work(encoder: EncoderModel[Embedder]) -> Callable[[], Work]:
+        def work(encoder: EncoderModel[Embedder]) -> Callable[[], BatchWork]:
             return partial(encoder.model.embed, inputs, dimensions=dimensions, room=encoder.room)
 
-        return await self.client.work(lambda encoder: gathered(work(encoder), len(inputs)))
+        return await self.client.work(lambda encoder: gather_results(work(encoder), len(inputs)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +57,7 @@ class Scores(Generic[R]):
     """Scores how well documents fit a query. `judge` runs on the mlx thread."""
 
     client: ModelClient[R]
-    judge: Callable[[R, Sequence[TokenizedText]], Work]
+    judge: Callable[[R, Sequence[TokenizedText]], BatchWork]
     max_tokens: int
 
     async def score(self, inputs: Sequence[TokenizedText]) -> list[float]:
@@ -65,7 +65,7 @@ class Scores(Generic[R]):
         equally. Raises as EmbeddingClient.embed."""
         different = list(dict.fromkeys(inputs))
         numbers = await self.client.work(
-            lambda model: gathered(lambda: self.judge(model, different), len(different))
+            lambda model: gather_results(lambda: self.judge(model, different), len(different))
         )
         scores: dict[TokenizedText, float] = dict(zip(different, numbers.tolist(), strict=True))
         return [scores[one] for one in inputs]

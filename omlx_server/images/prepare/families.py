@@ -10,11 +10,11 @@ from omlx_server.images.prepare.idefics3 import Idefics3Preparer
 from omlx_server.images.prepare.prepared import Detail, Preparer
 from omlx_server.images.prepare.qwen import QwenPreparer
 
-Make = Callable[[Mapping[str, Any], Mapping[str, Any], Detail], Preparer]
+PreparerFactory = Callable[[Mapping[str, Any], Mapping[str, Any], Detail], Preparer]
 
 _FULL = Detail()
 
-_OF_CLASS: dict[str, Make] = {
+_BY_CLASS: dict[str, PreparerFactory] = {
     "Qwen2VL": QwenPreparer,
     "Qwen2_5_VL": QwenPreparer,
     "Qwen3VL": QwenPreparer,
@@ -22,15 +22,11 @@ _OF_CLASS: dict[str, Make] = {
     "Idefics3": Idefics3Preparer,
     "SmolVLM": Idefics3Preparer,
 }
-_OF_NAME: dict[str, Make] = {
-    **{f"{name}ImageProcessor": make for name, make in _OF_CLASS.items()},
-    **{f"{name}Processor": make for name, make in _OF_CLASS.items()},
-    "qwen2_vl": QwenPreparer,
-    "qwen2_5_vl": QwenPreparer,
-    "qwen3_vl": QwenPreparer,
-    "qwen3_vl_moe": QwenPreparer,
-    "qwen3_5": QwenPreparer,
-    "qwen3_5_moe": QwenPreparer,
+_BY_NAME: dict[str, PreparerFactory] = {
+    **{f"{name}ImageProcessor": make for name, make in _BY_CLASS.items()},
+    **{f"{name}Processor": make for name, make in _BY_CLASS.items()},
+    **dict.fromkeys(("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"), QwenPreparer),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_moe"), QwenPreparer),
     "gemma3": Gemma3Preparer,
     "idefics3": Idefics3Preparer,
     "smolvlm": Idefics3Preparer,
@@ -45,19 +41,19 @@ def make_preparer(
     """Return a model's preparer. `config` is its `preprocessor_config.json`, or a
     `processor_config.json` with `image_processor`; `model` is its `config.json`. Raises LoadFailed
     for an unknown family or a wrong field."""
-    whole = {**config, **fields.mapping(config, "image_processor")}
-    config = {name: value for name, value in whole.items() if value is not None}
-    own_names = config.get("image_processor_type"), config.get("processor_class")
-    # An unknown name decides, too: another family's preparation would be wrong.
-    name = next(filter(None, map(_bare, (*own_names, model.get("model_type")))), "")
-    if name in _OF_NAME:
-        return _OF_NAME[name](config, model, detail)
-    what = f"{name!r:.100} is not known" if name else "no field says of which kind they are"
-    raise LoadFailed(f"the model's images can't be prepared: {what}")
+    merged = {**config, **fields.mapping(config, "image_processor")}
+    present = {name: value for name, value in merged.items() if value is not None}
+    names = present.get("image_processor_type"), present.get("processor_class")
+    # The first name decides, also an unknown one: another family's preparation would be wrong.
+    name = next(filter(None, map(_without_backend, (*names, model.get("model_type")))), "")
+    if name in _BY_NAME:
+        return _BY_NAME[name](present, model, detail)
+    problem = f"{name!r:.100} is not known" if name else "no field says of which kind they are"
+    raise LoadFailed(f"the model's images can't be prepared: {problem}")
 
 
-def _bare(name: object) -> str:
+def _without_backend(name: object) -> str:
     bare = name if isinstance(name, str) else ""
-    for end in _BACKENDS:
-        bare = bare.removesuffix(end)
+    for backend in _BACKENDS:
+        bare = bare.removesuffix(backend)
     return bare

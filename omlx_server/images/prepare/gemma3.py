@@ -21,14 +21,15 @@ class Gemma3Preparer(Preparer):
     def __init__(
         self, config: Mapping[str, Any], model: Mapping[str, Any], detail: Detail | None = None
     ) -> None:
-        fields.must_resize(config)
+        fields.check_resizes(config)
         if fields.flag(config, "do_pan_and_scan", False):
-            raise fields.wrong("do_pan_and_scan", True)
+            raise fields.wrong_field("do_pan_and_scan", True)
         size = fields.mapping(config, "size")
-        self._size = fields.whole(size, "height", 224), fields.whole(size, "width", 224)
-        self._resample = fields.resample(config, Resample.BILINEAR)
-        self._tokens = fields.whole(
-            config, "image_seq_length", fields.whole(model, "mm_tokens_per_image", 256)
+        height = fields.positive_int(size, "height", 224)
+        self._size = height, fields.positive_int(size, "width", 224)
+        self._resample = fields.resample_filter(config, Resample.BILINEAR)
+        self._tokens = fields.positive_int(
+            config, "image_seq_length", fields.positive_int(model, "mm_tokens_per_image", 256)
         )
         self._patch = fields.patch_size(model, 14)
         parameters = {"size": self._size, "patch": self._patch, "resample": self._resample}
@@ -46,5 +47,5 @@ class Gemma3Preparer(Preparer):
         )
 
     def _pixels(self, bitmap: Bitmap, plan: ImagePlan) -> Floats:
-        small = resize(bitmap.pixels, *self._size, self._resample)
-        return fields.coloured(self._colours, [small], plan.shape)
+        resized = resize(bitmap.pixels, *self._size, self._resample)
+        return fields.apply_colours(self._colours, [resized], plan.shape)

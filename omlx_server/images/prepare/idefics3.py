@@ -26,40 +26,42 @@ class Idefics3Preparer(Preparer):
     def __init__(
         self, config: Mapping[str, Any], model: Mapping[str, Any], detail: Detail | None = None
     ) -> None:
-        fields.must_resize(config)
-        self._longest = fields.whole(fields.mapping(config, "size"), "longest_edge", 4 * 364)
+        fields.check_resizes(config)
+        self._longest_edge = fields.positive_int(
+            fields.mapping(config, "size"), "longest_edge", 4 * 364
+        )
         largest = fields.mapping(config, "max_image_size")
-        self._side = fields.whole(largest, "longest_edge", 364)
+        self._side = fields.positive_int(largest, "longest_edge", 364)
         low = detail is not None and detail.low
-        self._splits = fields.flag(config, "do_image_splitting", True) and not low
-        self._resample = fields.resample(config, Resample.LANCZOS)
-        self._tokens = fields.whole(config, "image_seq_len", _tokens_of_tile(model))
+        self._has_tiles = fields.flag(config, "do_image_splitting", True) and not low
+        self._resample = fields.resample_filter(config, Resample.LANCZOS)
+        self._tokens = fields.positive_int(config, "image_seq_len", _tokens_of_tile(model))
         self._patch = fields.patch_size(model, 14)
         parameters = {
-            "size": [self._longest, self._side, self._patch],
-            "splits": self._splits,
+            "size": [self._longest_edge, self._side, self._patch],
+            "splits": self._has_tiles,
             "resample": self._resample,
         }
         super().__init__({**_DEFAULTS, **config}, parameters)
 
     def plan(self, height: int, width: int) -> ImagePlan:
-        first = _with_longest_edge(height, width, self._longest)
-        rows, columns = self._tiles(*first)
-        count, patches = rows * columns + 1, self._side // self._patch
-        second = max(rows, 1) * self._side, max(columns, 1) * self._side
+        size = _with_longest_edge(height, width, self._longest_edge)
+        rows, columns = self._tiles(*size)
+        tiles, patches = rows * columns + 1, self._side // self._patch
+        tiled_size = max(rows, 1) * self._side, max(columns, 1) * self._side
         return ImagePlan(
             grid=(1, patches, patches),
-            tokens=count * self._tokens,
-            shape=(count, patches * self._patch, patches * self._patch, 3),
-            working_bytes=resize_bytes((height, width), first) + resize_bytes(first, second),
+            tokens=tiles * self._tokens,
+            shape=(tiles, patches * self._patch, patches * self._patch, 3),
+            working_bytes=resize_bytes((height, width), size) + resize_bytes(size, tiled_size),
             advance=self._tokens,
-            size=first,
+            size=size,
             tiles=(rows, columns),
         )
 
     def _tiles(self, height: int, width: int) -> tuple[int, int]:
-        """Return rows and columns of tiles; 0 and 0 for a single tile."""
-        if not self._splits:
+        """Return rows and columns of tiles; 0 and 0 if the whole image is the only tile."""
+        if not self._has_tiles:
             return 0, 0
         side, ratio = self._side, width / height
         if width >= height:
@@ -77,10 +79,10 @@ class Idefics3Preparer(Preparer):
         tiles: list[Pixels] = []
         if rows:
             image = resize(image, rows * side, columns * side, self._resample)
-            cut = image.reshape(rows, side, columns, side, 3).transpose(0, 2, 1, 3, 4)
-            tiles += list(cut.reshape(-1, side, side, 3))
+            by_tile = image.reshape(rows, side, columns, side, 3).transpose(0, 2, 1, 3, 4)
+            tiles += list(by_tile.reshape(-1, side, side, 3))
         tiles.append(resize(image, side, side, self._resample))
-        return fields.coloured(self._colours, tiles, plan.shape)
+        return fields.apply_colours(self._colours, tiles, plan.shape)
 
 
 def _with_longest_edge(height: int, width: int, longest: int) -> tuple[int, int]:
@@ -102,5 +104,5 @@ def _with_longest_edge(height: int, width: int, longest: int) -> tuple[int, int]
 
 def _tokens_of_tile(model: Mapping[str, Any]) -> int:
     vision = fields.mapping(model, "vision_config")
-    patches = fields.whole(vision, "image_size", 364) // fields.patch_size(model, 14)
-    return max(1, patches**2 // fields.whole(model, "scale_factor", 2) ** 2)
+    patches = fields.positive_int(vision, "image_size", 364) // fields.patch_size(model, 14)
+    return max(1, patches**2 // fields.positive_int(model, "scale_factor", 2) ** 2)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from omlx_server.images.bitmap import Bitmap
-from omlx_server.images.prepare.config import colours
+from omlx_server.images.prepare.config import colour_table
 from omlx_server.images.resize import resizer_version
 
 Floats = npt.NDArray[np.float32]
@@ -32,7 +32,7 @@ class Detail:
     low: bool = False
 
     @property
-    def most(self) -> int | None:
+    def token_limit(self) -> int | None:
         if not self.low:
             return self.most_tokens
         return min(LOW_TOKENS, self.most_tokens or LOW_TOKENS)
@@ -40,12 +40,12 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class ImagePlan:
-    """The shape of a prepared image. Its `tokens` are one run in the prompt, or one for each of its
-    `tiles` (rows, columns), then one for the whole image.
+    """The shape of a prepared image. Its `tokens` are one run in the prompt, or one run for each of
+    its `tiles` (rows, columns) and one for the whole image.
 
     `shape` is that of all runs' pixels; `grid` a run's frames, rows and columns of patches.
     Positions advance by `advance` behind a run. Preparing holds up to `working_bytes` beside image
-    and result. `size`: height and width to which it is first resized.
+    and result. `size` is the height and width to which the image is first resized.
     """
 
     grid: tuple[int, int, int]
@@ -91,16 +91,16 @@ def run_digest(digest: bytes, plan: ImagePlan, number: int) -> bytes:
 class Preparer(ABC):
     """Prepares images for one model. Stateless; any thread."""
 
-    # Name of the family. It is part of every digest.
     family: str
-    # Whether the tokens of a run see each other in both directions.
+    """The name of the family, a part of every digest."""
     whole = False
+    """Whether a run is never split, as its tokens see each other in both directions."""
 
     def __init__(self, config: Mapping[str, Any], parameters: Mapping[str, object]) -> None:
         """`parameters` are those that change the pixels. Raises LoadFailed."""
-        self._colours = colours(config)
+        self._colours = colour_table(config)
         text = json.dumps([_VERSION, self.family, dict(parameters)], sort_keys=True)
-        self._about = hashlib.sha256(text.encode() + self._colours.tobytes()).digest()
+        self._parameters = hashlib.sha256(text.encode() + self._colours.tobytes()).digest()
 
     @abstractmethod
     def plan(self, height: int, width: int) -> ImagePlan:
@@ -115,5 +115,4 @@ class Preparer(ABC):
 
     def digest(self, of_bitmap: bytes) -> bytes:
         """Return the digest that `prepare` would give for a bitmap with this digest."""
-        about = self._about + resizer_version().encode()
-        return hashlib.sha256(of_bitmap + about).digest()
+        return hashlib.sha256(of_bitmap + self._parameters + resizer_version().encode()).digest()

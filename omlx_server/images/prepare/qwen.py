@@ -29,20 +29,24 @@ class QwenPreparer(Preparer):
     def __init__(
         self, config: Mapping[str, Any], model: Mapping[str, Any], detail: Detail | None = None
     ) -> None:
-        fields.must_resize(config)
-        size = fields.mapping(config, "size")
-        self._patch = fields.whole(config, "patch_size", 14)
-        self._frames = fields.whole(config, "temporal_patch_size", 2)
-        self._merge = fields.whole(config, "merge_size", 2)
-        self._least = _pixels_of(config, size, "min_pixels", "shortest_edge", 56 * 56)
-        self._most = _pixels_of(config, size, "max_pixels", "longest_edge", 28 * 28 * 1280)
-        if detail is not None and detail.most is not None:
-            self._most = min(self._most, detail.most * (self._patch * self._merge) ** 2)
-            self._least = min(self._least, self._most)
-        self._resample = fields.resample(config, Resample.BICUBIC)
-        layout = [self._patch, self._frames, self._merge]
-        parameters = {"size": [self._least, self._most], "resample": self._resample}
-        super().__init__({**_DEFAULTS, **config}, {**parameters, "layout": layout})
+        fields.check_resizes(config)
+        self._patch = fields.positive_int(config, "patch_size", 14)
+        self._frames = fields.positive_int(config, "temporal_patch_size", 2)
+        self._merge = fields.positive_int(config, "merge_size", 2)
+        self._token_edge = self._patch * self._merge  # pixels
+        self._least_pixels = _pixels_field(config, "min_pixels", "shortest_edge", 56 * 56)
+        self._most_pixels = _pixels_field(config, "max_pixels", "longest_edge", 28 * 28 * 1280)
+        if detail is not None and detail.token_limit is not None:
+            limit = detail.token_limit * self._token_edge**2
+            self._most_pixels = min(self._most_pixels, limit)
+            self._least_pixels = min(self._least_pixels, self._most_pixels)
+        self._resample = fields.resample_filter(config, Resample.BICUBIC)
+        parameters = {
+            "size": [self._least_pixels, self._most_pixels],
+            "resample": self._resample,
+            "layout": [self._patch, self._frames, self._merge],
+        }
+        super().__init__({**_DEFAULTS, **config}, parameters)
 
     def plan(self, height: int, width: int) -> ImagePlan:
         if max(height, width) > _LONGEST_RATIO * min(height, width):
@@ -50,7 +54,7 @@ class QwenPreparer(Preparer):
                 f"the image is too narrow for this model: one side of {width} x {height} is more "
                 f"than {_LONGEST_RATIO} times the other"
             )
-        size = fitted(height, width, self._patch * self._merge, self._least, self._most)
+        size = fit_size(height, width, self._token_edge, self._least_pixels, self._most_pixels)
         rows, columns = size[0] // self._patch, size[1] // self._patch
         values = 3 * self._frames * self._patch**2
         return ImagePlan(
@@ -65,11 +69,10 @@ class QwenPreparer(Preparer):
     def _pixels(self, bitmap: Bitmap, plan: ImagePlan) -> Floats:
         _, rows, columns = plan.grid
         patch, merge = self._patch, self._merge
-        small = resize(bitmap.pixels, *plan.size, self._resample)
-        down, across = rows // merge, columns // merge
-        # (down, row of patches, row, across, column of patches, column, colour)
-        patches = small.reshape(down, merge, patch, across, merge, patch, 3)
-        patches = patches.transpose(6, 0, 3, 1, 4, 2, 5).reshape(3, -1, 1, patch, patch)
+        resized = resize(bitmap.pixels, *plan.size, self._resample)
+        # (row of tokens, of patches, of pixels, column of tokens, of patches, of pixels, colour)
+        by_place = resized.reshape(rows // merge, merge, patch, columns // merge, merge, patch, 3)
+        patches = by_place.transpose(6, 0, 3, 1, 4, 2, 5).reshape(3, -1, 1, patch, patch)
         pixels = np.empty((rows * columns, 3, self._frames, patch, patch), dtype=np.float32)
         for colour in range(3):
             # Every frame of a patch shows the same.
@@ -77,7 +80,7 @@ class QwenPreparer(Preparer):
         return pixels.reshape(plan.shape)
 
 
-def fitted(height: int, width: int, unit: int, least: int, most: int) -> tuple[int, int]:
+def fit_size(height: int, width: int, unit: int, least: int, most: int) -> tuple[int, int]:
     """Return height and width in multiples of `unit`, with `least` to `most` pixels, near the
     aspect ratio."""
     rows, columns = round(height / unit) * unit, round(width / unit) * unit
@@ -92,9 +95,8 @@ def fitted(height: int, width: int, unit: int, least: int, most: int) -> tuple[i
     return rows, columns
 
 
-def _pixels_of(
-    config: Mapping[str, Any], size: Mapping[str, Any], name: str, edge: str, default: int
-) -> int:
-    """Return a number of pixels: `name` in older files, `edge` in `size` in newer ones."""
-    inner = fields.whole(size, edge, fields.whole(size, name, default))
-    return fields.whole(config, name, inner)
+def _pixels_field(config: Mapping[str, Any], name: str, edge: str, default: int) -> int:
+    """Return a number of pixels: `name`, or in `size` the field `edge` or `name`."""
+    size = fields.mapping(config, "size")
+    in_size = fields.positive_int(size, edge, fields.positive_int(size, name, default))
+    return fields.positive_int(config, name, in_size)

@@ -11,11 +11,11 @@ from typing import Any
 
 import mlx.core as mx
 
+from omlx_server.compute.embed.backbone_encoder import Head, compute_batch
 from omlx_server.compute.embed.batch import Backbone, Batch
-from omlx_server.compute.embed.bert import BertRanker, Encoder
-from omlx_server.compute.embed.body import Head, results
+from omlx_server.compute.embed.bert import BertEncoder, BertRanker
 from omlx_server.compute.embed.config import EncoderConfig
-from omlx_server.compute.embed.embedder import pooled, relevance
+from omlx_server.compute.embed.embedder import pooling_head, relevance_head
 from omlx_server.compute.embed.pooling import Mode, Pooling
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
@@ -61,13 +61,13 @@ def made(kind: str, dtype: mx.Dtype = mx.float32) -> tuple[Backbone, Head]:
     if kind == "qwen3":
         module = make_body(QWEN3, {})
         backbone: Backbone = Qwen3(module)
-        head = pooled(LAST)
+        head = pooling_head(LAST)
     elif kind == "ranker":
         module = backbone = BertRanker(EncoderConfig.read(SIZES))
-        head = relevance(module)
+        head = relevance_head(module)
     else:
-        module = backbone = Encoder(EncoderConfig.read(SIZES))
-        head = pooled(MEAN)
+        module = backbone = BertEncoder(EncoderConfig.read(SIZES))
+        head = pooling_head(MEAN)
     module.set_dtype(dtype)
     mx.eval(module.parameters())
     return backbone, head

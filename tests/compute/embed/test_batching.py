@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.compute.attention.all_to_all import attend
-from omlx_server.compute.embed.batch import BatchResult, Work
-from omlx_server.compute.embed.body import PassSize
+from omlx_server.compute.embed.backbone_encoder import PassSize
+from omlx_server.compute.embed.batch import BatchResult, BatchWork
+from omlx_server.compute.embed.embedder import CrossEncoder
 from omlx_server.compute.hardware import device_policy
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.errors import BadRequest
@@ -20,7 +21,7 @@ from tests.compute.embed import tiny
 from tests.compute.embed.loading import collect, load_cross_encoder, load_embedder
 
 CASES = ["BertModel", "XLMRobertaModel", "Qwen3Model", "BertForSequenceClassification"]
-Run = Callable[[list[TokenizedText], int], Work]
+Run = Callable[[list[TokenizedText], int], BatchWork]
 
 IDS = st.lists(st.integers(2, 39), min_size=1, max_size=30)
 INPUTS = st.lists(st.tuples(IDS, st.integers(0, 30)), min_size=1, max_size=7)
@@ -29,11 +30,14 @@ INPUTS = st.lists(st.tuples(IDS, st.integers(0, 30)), min_size=1, max_size=7)
 @pytest.fixture(scope="module", params=CASES)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     directory = tiny.save(tmp_path_factory.mktemp("tiny"), request.param)
-    if "Classification" in request.param:
-        model = load_cross_encoder(directory)
-        return lambda inputs, tokens: model.score(inputs, pace=PassSize(tokens, tokens))
-    embedder = load_embedder(directory)
-    return lambda inputs, tokens: embedder.embed(inputs, pace=PassSize(tokens, tokens))
+    reranks = "Classification" in request.param
+    model = load_cross_encoder(directory) if reranks else load_embedder(directory)
+
+    def run_with(inputs: list[TokenizedText], tokens: int) -> BatchWork:
+        model.pass_size = PassSize(tokens, tokens)
+        return model.score(inputs) if isinstance(model, CrossEncoder) else model.embed(inputs)
+
+    return run_with
 
 
 def encoded(ids: list[int], first: int) -> TokenizedText:

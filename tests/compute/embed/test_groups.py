@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.compute.embed.body import group
+from omlx_server.compute.embed.backbone_encoder import group_by_length
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=30)
 
@@ -11,7 +11,7 @@ LENGTHS = st.lists(st.integers(1, 40), max_size=30)
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(LENGTHS, st.integers(1, 100))
 def test_each_input_is_in_one_group_and_groups_are_bounded(lengths: list[int], most: int) -> None:
-    groups = group(lengths, most)
+    groups = group_by_length(lengths, most)
     assert sorted(index for indices in groups for index in indices) == list(range(len(lengths)))
     for indices in groups:
         members = [lengths[index] for index in indices]
@@ -21,6 +21,6 @@ def test_each_input_is_in_one_group_and_groups_are_bounded(lengths: list[int], m
 
 
 def test_like_lengths_share_a_group_as_far_as_it_goes() -> None:
-    assert group([5, 5, 5, 5, 5], 10) == [(0, 1), (2, 3), (4,)]
-    assert group([20, 10, 19, 10], 100) == [(1, 3), (2, 0)]
-    assert group([], 10) == []
+    assert group_by_length([5, 5, 5, 5, 5], 10) == [(0, 1), (2, 3), (4,)]
+    assert group_by_length([20, 10, 19, 10], 100) == [(1, 3), (2, 0)]
+    assert group_by_length([], 10) == []

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from omlx_server.compute.embed import probe
+from omlx_server.compute.embed.backbone_encoder import BackboneEncoder, PassSize
 from omlx_server.compute.embed.batch import Backbone, BatchResult
-from omlx_server.compute.embed.body import BackboneEncoder, PassSize
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.planning.probe import measure_peak
@@ -54,7 +54,7 @@ def test_attention_in_pieces_is_planned(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_where_nothing_can_be_measured_a_bound_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     backbone, head = made("bert")
-    monkeypatch.setattr("omlx_server.compute.embed.probe._took", lambda *args: 0)
+    monkeypatch.setattr("omlx_server.compute.embed.probe._measure_bytes", lambda *args: 0)
     plan = finish(planning(backbone, head, 0, 2048))
     for one in HELD_OUT:
         assert plan.needs(one) >= 0.95 * took(backbone, head, one)
@@ -65,12 +65,12 @@ def test_a_probe_that_is_disturbed_changes_little(monkeypatch: pytest.MonkeyPatc
     backbone, head = made("qwen3")
     calm = finish(planning(backbone, head, 0, 2048))
     runs = iter(range(1000))
-    undisturbed = probe._took
+    undisturbed = probe._measure_bytes
 
     def disturbed(*args: Any) -> int:
         return int(undisturbed(*args) * (1 if next(runs) % 3 else 1.33))
 
-    monkeypatch.setattr(probe, "_took", disturbed)
+    monkeypatch.setattr(probe, "_measure_bytes", disturbed)
     plan = finish(planning(backbone, head, 0, 2048))
     for one in HELD_OUT:
         assert plan.needs(one) == pytest.approx(calm.needs(one), rel=0.1)
@@ -112,10 +112,10 @@ class Purse:
 def test_as_many_are_read_together_as_there_is_room_for(kind: str) -> None:
     backbone, head = made(kind)
     body = BackboneEncoder(backbone, 0, finish(planning(backbone, head, 0, 2048)))
-    pace = PassSize(2048, 64)
+    pass_size = PassSize(2048, 64)
     inputs = [TokenizedText(tuple(range(2, 40 + n))) for n in range(24)]
     roomy, narrow = Purse(1 << 40), Purse(body.plan.needs(Pass(3, 61, 64)))
-    whole = collect(body.encode(inputs, head, pace, roomy), 24)
+    whole = collect(body.encode(inputs, head, pass_size, roomy), 24)
     pieces = list[mx.array]()
     peak = measure_peak(lambda: pieces.extend(collect(body.encode(inputs, head, pace, narrow), 24)))
     assert peak.peak - peak.before <= narrow.nbytes * 1.05
@@ -201,7 +201,7 @@ def test_a_first_layer_alone_shares_the_weights_of_all(tmp_path: Path) -> None:
     whole = load_embedder(tiny.save(tmp_path, "BertModel"))
     inputs = tiny.inputs_of("BertModel")
     before = np.array(mx.stack(collect(whole.embed(inputs), len(inputs))))
-    backbone = whole.body._backbone
+    backbone = whole.encoder._backbone
     short = backbone.shallow(1)
     assert (short.shape(4).layers, backbone.shape(4).layers) == (1, 2)
     after = np.array(mx.stack(collect(whole.embed(inputs), len(inputs))))

@@ -27,8 +27,8 @@ from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.compute.planning.probe import filled_caches, one_token_caches
 from omlx_server.compute.planning.step_costs import forward_of_heads, measuring_step_costs
 from omlx_server.compute.score import score_prompt
-from omlx_server.compute.vision.entering import WithImages
-from omlx_server.compute.vision.views import moved
+from omlx_server.compute.vision.image_forward import ImageForward
+from omlx_server.compute.vision.rope import shifted_by
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import FinishReason
 from omlx_server.core.work import finish
@@ -280,7 +280,7 @@ def show(name: str) -> None:
     model = loaded(name, mx.bfloat16)
     prompt = model.prompt(1)
     _, caches = in_chunks(model, prompt, (prompt.starts[1] - 1,))
-    mx.eval(WithImages(model.model, moved([prompt.delta]))(mx.array([[7]]), caches))
+    mx.eval(ImageForward(model.model, shifted_by([prompt.delta]))(mx.array([[7]]), caches))
 
 
 def rank_by_words() -> None:

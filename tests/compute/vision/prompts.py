@@ -14,10 +14,10 @@ import numpy as np
 
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel, loading
-from omlx_server.compute.vision.entering import WithImages
+from omlx_server.compute.vision.image_forward import ImageForward
 from omlx_server.compute.vision.positions import ImagePlace
+from omlx_server.compute.vision.rope import shifted_by
 from omlx_server.compute.vision.towers.grids import Grid
-from omlx_server.compute.vision.views import moved
 from omlx_server.compute.vision.vision import Vision
 from omlx_server.core.images import ImageSpan, token_ids
 from omlx_server.core.work import finish
@@ -105,7 +105,7 @@ class Told:
             count,
             shown.digest,
             advance,
-            whole=own.in_blocks,
+            whole=own.image_mask,
             grid=shown.grid,
             pixels=shown.make,
             nbytes=shown.pixels.nbytes,
@@ -138,7 +138,7 @@ def answer(
         values = _penalised(logits, said, repetition)[mx.array(list(tokens))]
         found.append(tokens[plain(mx.argmax(values))])
         said.append(found[-1])
-        step = WithImages(loaded.target, moved([prompt.delta]))
+        step = ImageForward(loaded.target, shifted_by([prompt.delta]))
         logits = step(mx.array([[found[-1]]]), caches)[0, -1]
     return found
 

@@ -13,11 +13,17 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.model.loader import load
-from omlx_server.compute.vision.entering import FeatureSpan, WithImages
+from omlx_server.compute.vision.image_forward import FeatureSpan, ImageForward
+from omlx_server.compute.vision.image_mask import with_image_mask
 from omlx_server.compute.vision.positions import ImagePlace, axis_positions
-from omlx_server.compute.vision.rope import AxisPositions, use_axes
+from omlx_server.compute.vision.rope import (
+    AxisPositions,
+    CacheWrapper,
+    at_positions,
+    shifted_by,
+    use_axes,
+)
 from omlx_server.compute.vision.towers.features import Features
-from omlx_server.compute.vision.views import View, at_positions, in_blocks, moved
 from tests.compute.vision.recorded import (
     arrays,
     family,
@@ -77,16 +83,16 @@ class Loaded:
     def feed(self, prompt: Prompt, start: int, stop: int, caches: Caches) -> mx.array:
         """Logits [T, V] of a chunk of the prompt behind what the caches have."""
         entries = part_of(prompt, 0, start, stop)
-        seeing = WithImages(self.model, self.view(prompt, start, stop), entries, self.scale)
+        seeing = ImageForward(self.model, self.view(prompt, start, stop), entries, self.scale)
         return seeing(mx.array([prompt.ids[start:stop]]), caches)[0]
 
-    def view(self, prompt: Prompt, start: int, stop: int) -> View:
+    def view(self, prompt: Prompt, start: int, stop: int) -> CacheWrapper:
         entries = part_of(prompt, 0, start, stop)
         if family(self.name).three_axes:
             return at_positions(AxisPositions([axis_positions(start, stop, prompt.places)]))
-        if family(self.name).in_blocks and entries:
-            return in_blocks(stop - start, [(entry.start, entry.stop) for entry in entries])
-        return moved([0])
+        if family(self.name).image_mask and entries:
+            return with_image_mask(stop - start, [(entry.start, entry.stop) for entry in entries])
+        return shifted_by([0])
 
 
 def part_of(prompt: Prompt, row: int, start: int, stop: int) -> list[FeatureSpan]:

@@ -14,7 +14,7 @@ import pytest
 from mlx.utils import tree_flatten
 
 from omlx_server.compute import score
-from omlx_server.compute.embed.body import PassSize
+from omlx_server.compute.embed.backbone_encoder import PassSize
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.compute.embed.loader import loading_embedder
 from omlx_server.compute.embed.qwen3 import make_body
@@ -395,7 +395,7 @@ async def reading(
 
 def widen(reader: EncoderModel[Embedder]) -> None:
     """So that there is something to hold back."""
-    reader.model.pace = PassSize(4096, 64)
+    reader.model.pass_size = PassSize(4096, 64)
 
 
 def test_texts_are_read_in_pieces_where_memory_is_short(directory: Path, reader: Located) -> None:
@@ -406,8 +406,8 @@ def test_texts_are_read_in_pieces_where_memory_is_short(directory: Path, reader:
         async with several(directory, memory=memory) as house, reading(house, reader) as made:
             client, embeddings = made
             expected = await embeddings.embed(texts)
-            needs = await client.ask(lambda r: r.model.body.plan.needs(Pass(40, 100, 64)))
-            one = await client.ask(lambda r: r.model.body.plan.needs(Pass(1, 100, 64)))
+            needs = await client.ask(lambda r: r.model.encoder.plan.needs(Pass(40, 100, 64)))
+            one = await client.ask(lambda r: r.model.encoder.plan.needs(Pass(1, 100, 64)))
             limit = house.account.weights + needs // 4
             assert one < needs // 8
             house.account.limit = limit
@@ -439,7 +439,7 @@ def test_a_job_that_fits_no_more_asks_others_to_leave(directory: Path, reader: L
 
             async with reading(house, reader, make_way=make_way) as (client, embeddings):
                 expected = await embeddings.embed([text])
-                need = await client.ask(lambda r: r.model.body.plan.needs(Pass(1, 100, 64)))
+                need = await client.ask(lambda r: r.model.encoder.plan.needs(Pass(1, 100, 64)))
                 house.account.limit = client.weight_bytes + int(need / 0.95) + 10_000
                 with pytest.raises(NoMemory):
                     await embeddings.embed([TokenizedText((5,) * 4000)])

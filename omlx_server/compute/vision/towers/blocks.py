@@ -19,10 +19,10 @@ EPS = 1e-6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """Parts of an image whose patches see only each other: `count` of equal size, or padded.
+    """Parts of an image whose patches see only each other: `count` of equal size, or padded to one.
 
     With padding `places` int32 [count * S] has the patch of each place, `seen` bool [count, 1, 1,
-    S] is False for padding, and `back` int32 [N] has the place of each patch.
+    S] is False for padding, and `back` int32 [N] has the place of each patch. S: patches a part.
     """
 
     count: int
@@ -61,15 +61,15 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PatchRotation:
-    """Rotates by patches' places. `cosines` and `sines` are f32 [N, 1, D / 2]."""
+    """Rotates queries or keys by place. `cosines` and `sines` are f32 [N, 1, D / 2]."""
 
     cosines: mx.array
     sines: mx.array
 
     @classmethod
     def of(cls, angles: Floats) -> "PatchRotation":
-        at = mx.array(angles)[:, None]
-        return cls(mx.cos(at), mx.sin(at))
+        by_patch = mx.array(angles)[:, None]
+        return cls(mx.cos(by_patch), mx.sin(by_patch))
 
     def __call__(self, x: mx.array) -> mx.array:
         first, second = mx.split(x.astype(mx.float32), 2, axis=-1)
@@ -96,6 +96,8 @@ class TowerAttention(nn.Module):
 
 
 class TowerMlp(nn.Module):
+    """Two linear layers, called `names` in checkpoints."""
+
     names = "fc1", "fc2"
 
     def __init__(self, hidden: int, intermediate: int, activation: str) -> None:

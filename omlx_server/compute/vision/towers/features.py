@@ -7,8 +7,8 @@ import mlx.core as mx
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Features:
-    """`embeddings` [N, hidden] replace an image's N tokens. Qwen3-VL's `deepstack` [L, N,
-    hidden] is added behind each of the first L layers."""
+    """The features of one image. `embeddings` [N, hidden] replace its N tokens. Qwen3-VL's
+    `deepstack` [L, N, hidden] is added behind each of the first L layers."""
 
     embeddings: mx.array
     deepstack: mx.array | None = None

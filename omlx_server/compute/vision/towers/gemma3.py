@@ -6,27 +6,18 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.models.gemma3_text import RMSNorm
 
 from omlx_server.compute.vision.towers.config import check, outer_size, text_width
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import Grid
-from omlx_server.compute.vision.towers.siglip import SiglipConfig, SiglipTower
+from omlx_server.compute.vision.towers.siglip import DEFAULT_SIZES, SiglipConfig, SiglipTower
 from omlx_server.core.work import Work
-
-# From transformers' SiglipVisionConfig.
-_DEFAULTS = {
-    "num_hidden_layers": 12,
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_attention_heads": 12,
-    "patch_size": 16,
-    "image_size": 224,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Gemma3VisionConfig:
-    """`side` x `side` tokens of an image, `out` wide."""
+    """Sizes of the tower. An image becomes `side` x `side` tokens, `out` wide."""
 
     siglip: SiglipConfig
     side: int
@@ -35,24 +26,12 @@ class Gemma3VisionConfig:
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Gemma3VisionConfig":
         """Raises ModelUnavailable for sizes that do not fit."""
-        siglip = SiglipConfig.read(config, _DEFAULTS)
+        siglip = SiglipConfig.read(config, DEFAULT_SIZES)
         tokens = outer_size(config, "mm_tokens_per_image", 256)
         side = int(tokens**0.5)
         fits = side**2 == tokens and siglip.side % side == 0
         check(fits, "its patches do not fit mm_tokens_per_image")
         return cls(siglip, side, text_width(config, 2304))
-
-
-class Norm(nn.Module):
-    """An RMS norm whose weights are around zero."""
-
-    def __init__(self, hidden: int, eps: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.weight = mx.zeros((hidden,))
-        self._eps = eps
-
-    def __call__(self, x: mx.array) -> mx.array:
-        return mx.fast.rms_norm(x, 1.0 + self.weight, self._eps)
 
 
 class Projector(nn.Module):
@@ -61,13 +40,13 @@ class Projector(nn.Module):
         hidden = config.siglip.hidden
         self._side = config.side
         self.mm_input_projection_weight = mx.zeros((hidden, config.out))
-        self.mm_soft_emb_norm = Norm(hidden, config.siglip.eps)
+        self.mm_soft_emb_norm = RMSNorm(hidden, config.siglip.eps)
 
     def __call__(self, x: mx.array) -> mx.array:
         """Return embeddings [B, side * side, out] of tokens for patches [B, N, hidden]."""
         count, patches, hidden = x.shape
-        wide = int(patches**0.5) // self._side
-        squares = x.reshape(count, self._side, wide, self._side, wide, hidden)
+        width = int(patches**0.5) // self._side  # of a square, in patches
+        squares = x.reshape(count, self._side, width, self._side, width, hidden)
         pooled = squares.mean(axis=(2, 4)).reshape(count, -1, hidden)
         output: mx.array = self.mm_soft_emb_norm(pooled) @ self.mm_input_projection_weight
         return output

@@ -23,12 +23,14 @@ def patch_places(grid: Grid, merge: int) -> Ints:
     """Return row and column [N, 2] of each patch, in merge order."""
     frames, rows, columns = grid
     blocks = rows // merge, merge, columns // merge, merge
-    both = [axis.reshape(blocks).transpose(0, 2, 1, 3).reshape(-1) for axis in np.indices(grid[1:])]
-    return np.tile(np.stack(both, axis=1), (frames, 1)).astype(np.int32)
+    rows_and_columns = [
+        axis.reshape(blocks).transpose(0, 2, 1, 3).reshape(-1) for axis in np.indices(grid[1:])
+    ]
+    return np.tile(np.stack(rows_and_columns, axis=1), (frames, 1)).astype(np.int32)
 
 
 def rotary_angles(places: Ints, head_dim: int) -> Floats:
-    """Return angles [N, head_dim / 2] by row, then by column."""
+    """Return the angles [N, head_dim / 2] of patches at `places` by row, then by column."""
     quarter = head_dim // 2
     exponents = np.arange(0, quarter, 2, dtype=np.float32) / np.float32(quarter)
     frequencies = (1.0 / np.float32(10_000) ** exponents).astype(np.float32)
@@ -37,28 +39,30 @@ def rotary_angles(places: Ints, head_dim: int) -> Floats:
 
 
 def interpolation(places: Ints, grid: Grid, side: int) -> tuple[Ints, Floats]:
-    """Return indices of the side x side learned positions, and their shares: both [4, N]."""
-    taps, weights = list[Ints](), list[Floats]()
+    """Return the four learned positions, of side x side, around each patch, and their shares: both
+    [4, N]. The shares are bilinear."""
+    neighbours, weights = list[Ints](), list[Floats]()
     for axis, size in enumerate(grid[1:]):
-        at = (
-            places[:, axis].astype(np.float32) * np.float32(side - 1) / np.float32(max(size - 1, 1))
-        )
-        low = np.floor(at)
-        high_share = (at - low).astype(np.float32)
-        first = low.astype(np.int32)
-        taps.append(np.stack([first, np.minimum(first + 1, side - 1)]))
+        patches = places[:, axis].astype(np.float32)
+        scaled = patches * np.float32(side - 1) / np.float32(max(size - 1, 1))
+        low = np.floor(scaled)
+        high_share = (scaled - low).astype(np.float32)
+        low_index = low.astype(np.int32)
+        neighbours.append(np.stack([low_index, np.minimum(low_index + 1, side - 1)]))
         weights.append(np.stack([1 - high_share, high_share]))
-    indices = taps[0][:, None] * side + taps[1][None]
+    rows, columns = neighbours
+    indices = rows[:, None] * side + columns[None]
     shares = weights[0][:, None] * weights[1][None]
     return indices.reshape(4, -1), shares.reshape(4, -1)
 
 
 def window_order(grid: Grid, merge: int, window: int) -> tuple[Ints, Ints]:
     """Order tokens by windows of at most window x window tokens, row by row. Return their
-    numbers in merge order, int32 [T], and the windows' sizes."""
+    numbers in merge order, int32 [T], and the windows' sizes in tokens."""
     shape = grid[0], grid[1] // merge, grid[2] // merge
     frames, rows, columns = np.indices(shape)
-    down, across = -(-shape[1] // window), -(-shape[2] // window)
-    number = (frames * down + rows // window) * across + columns // window
-    order = np.argsort(number.reshape(-1), kind="stable")
-    return order.astype(np.int32), np.bincount(number.reshape(-1)).astype(np.int32)
+    windows_down, windows_across = -(-shape[1] // window), -(-shape[2] // window)
+    window_rows = frames * windows_down + rows // window
+    windows = (window_rows * windows_across + columns // window).reshape(-1)
+    order = np.argsort(windows, kind="stable")
+    return order.astype(np.int32), np.bincount(windows).astype(np.int32)

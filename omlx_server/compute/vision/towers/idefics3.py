@@ -13,18 +13,11 @@ from numpy.typing import NDArray
 from omlx_server.compute.vision.towers.config import check, outer_size, text_width
 from omlx_server.compute.vision.towers.features import Features
 from omlx_server.compute.vision.towers.grids import Grid, Ints
-from omlx_server.compute.vision.towers.siglip import SiglipConfig, SiglipTower
+from omlx_server.compute.vision.towers.siglip import DEFAULT_SIZES, SiglipConfig, SiglipTower
 from omlx_server.core.work import Work
 
 # From transformers' Idefics3VisionConfig and SmolVLMVisionConfig.
-_DEFAULTS = {
-    "num_hidden_layers": 12,
-    "hidden_size": 1152,
-    "intermediate_size": 3072,
-    "num_attention_heads": 16,
-    "patch_size": 32,
-    "image_size": 224,
-}
+_OWN_SIZES = {"hidden_size": 1152, "num_attention_heads": 16, "patch_size": 32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +31,7 @@ class Idefics3VisionConfig:
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Idefics3VisionConfig":
         """Raises ModelUnavailable for sizes that do not fit."""
-        siglip = SiglipConfig.read(config, _DEFAULTS)
+        siglip = SiglipConfig.read(config, {**DEFAULT_SIZES, **_OWN_SIZES})
         merge = outer_size(config, "scale_factor", 2)
         check(siglip.side % merge == 0, "its patches do not fit scale_factor")
         return cls(siglip, merge, text_width(config, 4096))
@@ -80,25 +73,26 @@ class Idefics3Tower(SiglipTower):
         self.check_pixels(pixels, grid)
         if min(grid) < 1 or grid[1] % merge or grid[2] % merge:
             raise ValueError(f"a grid of {grid} can't be merged {merge} by {merge}")
-        real = np.ones(grid, dtype=np.bool_) if seen is None else seen
-        positions = mx.array(np.stack([_positions(tile, siglip.side) for tile in real]))
-        mask = None if real.all() else mx.array(real.reshape(grid[0], 1, 1, -1))
+        if seen is None:
+            seen = np.ones(grid, dtype=np.bool_)
+        positions = mx.array(np.stack([_learned_positions(tile, siglip.side) for tile in seen]))
+        mask = None if seen.all() else mx.array(seen.reshape(grid[0], 1, 1, -1))
         hidden = yield from self.vision_model.computing(pixels, positions, mask)
         return Features(self.connector(hidden, grid)).computed()
 
 
-def _positions(real: NDArray[np.bool_], side: int) -> Ints:
-    """Return int32 [N]. In float32, whose rounding decides between neighbours."""
+def _learned_positions(seen: NDArray[np.bool_], side: int) -> Ints:
+    """Return for each patch of a tile the number of its learned position, int32 [N], 0 for padding.
+    Computed in float32, whose rounding decides between neighbours."""
+    rows = _nearest_places(seen.shape[0], int(seen[:, 0].sum()), side)
+    columns = _nearest_places(seen.shape[1], int(seen[0].sum()), side)
+    return np.where(seen, rows[:, None] * side + columns, 0).reshape(-1).astype(np.int32)
+
+
+def _nearest_places(size: int, count: int, side: int) -> Ints:
+    """Spread the first `count` of `size` rows or columns over `side` learned ones."""
     step = 1 / side
     bounds = (step + step * np.arange(side - 1)).astype(np.float32)
-    rows, columns = (
-        np.searchsorted(bounds, _shares(size, int(count)), side="right")
-        for size, count in ((real.shape[0], real[:, 0].sum()), (real.shape[1], real[0].sum()))
-    )
-    return np.where(real, rows[:, None] * side + columns, 0).reshape(-1).astype(np.int32)
-
-
-def _shares(size: int, count: int) -> NDArray[np.float32]:
-    at = np.arange(size, dtype=np.float32) * np.float32(1 / count)
-    shares: NDArray[np.float32] = np.minimum(at, np.float32(1 - 1e-6))
-    return shares
+    shares = np.arange(size, dtype=np.float32) * np.float32(1 / count)
+    places: Ints = np.searchsorted(bounds, np.minimum(shares, np.float32(1 - 1e-6)), side="right")
+    return places

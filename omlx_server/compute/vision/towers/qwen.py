@@ -1,5 +1,5 @@
-"""The vision towers of Qwen2-VL, of Qwen2.5-VL, most of whose blocks attend within windows, and of
-Qwen3-VL and Qwen3.5, and of their mixtures of experts."""
+"""The vision towers of Qwen2-VL, Qwen2.5-VL (most of its blocks attend within windows), Qwen3-VL
+and Qwen3.5."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,25 +11,11 @@ import mlx.nn as nn
 import numpy as np
 
 from omlx_server.compute.attention.all_to_all import encoder_shape
-from omlx_server.compute.vision.towers.blocks import (
-    EPS,
-    Parts,
-    PatchEmbed,
-    PatchRotation,
-    TowerBlock,
-    TowerMlp,
-)
+from omlx_server.compute.vision.towers import blocks, grids
+from omlx_server.compute.vision.towers.blocks import EPS, Parts
 from omlx_server.compute.vision.towers.config import ACTIVATIONS, VisionFields, check
 from omlx_server.compute.vision.towers.features import Features
-from omlx_server.compute.vision.towers.grids import (
-    Grid,
-    Ints,
-    check_grid,
-    interpolation,
-    patch_places,
-    rotary_angles,
-    window_order,
-)
+from omlx_server.compute.vision.towers.grids import Grid, Ints
 from omlx_server.compute.vision.towers.slices import Slices
 from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
@@ -37,9 +23,10 @@ from omlx_server.core.work import Work
 
 @dataclass(frozen=True, slots=True)
 class QwenVisionConfig:
-    """Windows have at most `window` x `window` tokens, 0 for none; blocks in `attend_to_all` have
-    none. `side` x `side` positions are learned, 0 for none. Features behind the blocks in
-    `deepstack` go to the language model's first layers."""
+    """Sizes of a tower. `merge` x `merge` patches are a token, `out` wide. Windows have at most
+    `window` x `window` tokens, 0 for none; blocks in `attend_to_all` have none. `side` x `side`
+    positions are learned, 0 for none. Features behind the blocks in `deepstack` go to the language
+    model's first layers."""
 
     depth: int
     hidden: int
@@ -84,7 +71,7 @@ def qwen2(config: Mapping[str, Any]) -> "QwenTower":
         activation=fields.activation("quick_gelu"),
     )
     check(hidden % (4 * read.heads) == 0, "the width does not fit num_heads")
-    return QwenTower(read, TowerMlp, Qwen2Merger(read, nn.LayerNorm))
+    return QwenTower(read, blocks.TowerMlp, Qwen2Merger(read, nn.LayerNorm))
 
 
 def qwen2_5(config: Mapping[str, Any]) -> "QwenTower":
@@ -97,7 +84,7 @@ def qwen2_5(config: Mapping[str, Any]) -> "QwenTower":
         intermediate=fields.size("intermediate_size"),
         out=fields.size("out_hidden_size"),
         activation=fields.activation("silu"),
-        window=fields.size("window_size") // common["merge"] // common["patch"],
+        window=fields.size("window_size") // (common["merge"] * common["patch"]),
         attend_to_all=fields.blocks("fullatt_block_indexes", common["depth"]),
     )
     check(read.hidden % (4 * read.heads) == 0, "the width does not fit num_heads")
@@ -137,11 +124,13 @@ class GatedMlp(nn.Module):
         return output
 
 
-class LinearMlp(TowerMlp):
+class LinearMlp(blocks.TowerMlp):
     names = "linear_fc1", "linear_fc2"
 
 
 class Qwen2Merger(nn.Module):
+    """Makes a token's embedding from its patches."""
+
     def __init__(self, config: QwenVisionConfig, norm: Callable[..., Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._width = config.hidden * config.merge**2
@@ -161,7 +150,7 @@ class Qwen2Merger(nn.Module):
 
 
 class Qwen3Merger(nn.Module):
-    """Makes a token's embedding from its patches. A `deep` one norms them joined."""
+    """Makes a token's embedding from its patches, which a `deep` one norms as one vector."""
 
     def __init__(self, config: QwenVisionConfig, *, deep: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -180,7 +169,7 @@ class Qwen3Merger(nn.Module):
 
 
 class QwenTower(nn.Module):
-    """patch_embed.proj is linear here."""
+    """A tower whose weights have the names of checkpoints; patch_embed.proj is linear here."""
 
     def __init__(
         self, config: QwenVisionConfig, mlp: Callable[..., nn.Module], merger: nn.Module
@@ -189,9 +178,10 @@ class QwenTower(nn.Module):
         self.config = config
         norm = nn.RMSNorm if config.window else nn.LayerNorm
         sizes = config.hidden, config.intermediate, config.activation
-        self.patch_embed = PatchEmbed(config.kernel, config.hidden, bias=config.side > 0)
+        self.patch_embed = blocks.PatchEmbed(config.kernel, config.hidden, bias=config.side > 0)
         self.blocks = [
-            TowerBlock(config.hidden, config.heads, norm, mlp(*sizes)) for _ in range(config.depth)
+            blocks.TowerBlock(config.hidden, config.heads, norm, mlp(*sizes))
+            for _ in range(config.depth)
         ]
         self.merger = merger
         if config.side:
@@ -220,37 +210,41 @@ class QwenTower(nn.Module):
 
     def computing(self, pixels: mx.array, grid: Grid) -> Work[Features]:
         """Compute patches [N, values] in merge order. Raises ValueError."""
-        config, back = self.config, None
-        check_grid(grid, config.merge, pixels.shape[0])
-        places = patch_places(grid, config.merge)
-        whole = windows = Parts(grid[0])
+        config = self.config
+        grids.check_grid(grid, config.merge, pixels.shape[0])
+        places = grids.patch_places(grid, config.merge)
+        frames = windows = Parts(grid[0])
+        original_order = None
         if config.window:
-            tokens, sizes = window_order(grid, config.merge, config.window)
-            unit = config.merge**2
-            patches = (tokens[:, None] * unit + np.arange(unit)).reshape(-1)
-            windows = Parts.of((sizes * unit).tolist())
+            # Patches are computed window by window; the tokens are put back at the end.
+            tokens, sizes = grids.window_order(grid, config.merge, config.window)
+            token_patches = config.merge**2
+            patches = (tokens[:, None] * token_patches + np.arange(token_patches)).reshape(-1)
+            windows = Parts.of((sizes * token_patches).tolist())
             places, pixels = places[patches], pixels[mx.array(patches.astype(np.int32))]
-            back = mx.array(np.argsort(tokens).astype(np.int32))
-        rotate = PatchRotation.of(rotary_angles(places, config.hidden // config.heads))
+            original_order = mx.array(np.argsort(tokens).astype(np.int32))
+        rotate = blocks.PatchRotation.of(grids.rotary_angles(places, config.hidden // config.heads))
         slices = Slices(grid[0], grid[1] * grid[2], config.hidden)
-        x, deep = self._embedded(pixels, places, grid), list[mx.array]()
+        x, deep = self._embed(pixels, places, grid), list[mx.array]()
         for number, block in enumerate(self.blocks):
-            x = block(x, rotate, whole if number in config.attend_to_all else windows)
+            x = block(x, rotate, frames if number in config.attend_to_all else windows)
             if number in config.deepstack:
                 deep.append(self.deepstack_merger_list[config.deepstack.index(number)](x))
-            if slices.over([x, *deep]):
+            if slices.end_after_block([x, *deep]):
                 yield
         merged = self.merger(x)
-        ordered = merged if back is None else merged[back]
+        ordered = merged if original_order is None else merged[original_order]
         return Features(ordered, mx.stack(deep) if deep else None).computed()
 
-    def _embedded(self, pixels: mx.array, places: Ints, grid: Grid) -> mx.array:
+    def _embed(self, pixels: mx.array, places: Ints, grid: Grid) -> mx.array:
+        """Embed patches and add their learned positions, if there are any."""
         embedded = self.patch_embed(pixels)
         if not self.config.side:
             return embedded
-        parts = [
+        indices, shares = grids.interpolation(places, grid, self.config.side)
+        neighbours = [
             self.pos_embed(mx.array(index)).astype(mx.float32) * mx.array(share)[:, None]
-            for index, share in zip(*interpolation(places, grid, self.config.side), strict=True)
+            for index, share in zip(indices, shares, strict=True)
         ]
-        learned: mx.array = sum(parts[1:], parts[0]).astype(embedded.dtype)
+        learned: mx.array = sum(neighbours[1:], neighbours[0]).astype(embedded.dtype)
         return embedded + learned

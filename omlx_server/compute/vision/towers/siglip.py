@@ -16,10 +16,20 @@ from omlx_server.compute.vision.towers.slices import Slices
 from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.work import Work
 
+# The sizes in transformers' SiglipVisionConfig.
+DEFAULT_SIZES = {
+    "num_hidden_layers": 12,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+    "patch_size": 16,
+    "image_size": 224,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class SiglipConfig:
-    """Positions are learned for an image of `side` x `side` patches."""
+    """Sizes of the encoder. Positions are learned for an image of `side` x `side` patches."""
 
     layers: int
     hidden: int
@@ -64,16 +74,16 @@ class SiglipEmbeddings(nn.Module):
         self.position_embedding = nn.Embedding(config.side**2, config.hidden)
 
     def __call__(self, pixels: mx.array, positions: mx.array | None) -> mx.array:
-        """Return [B, N, hidden] for images [B, H, W, channels]; `positions` int32 [B, N] are in
-        order if None."""
+        """Return [B, N, hidden] for images [B, H, W, channels]. `positions` int32 [B, N] number
+        the learned ones; None counts up."""
         count, height, width, channels = pixels.shape
         patch = self._patch
         shape = count, height // patch, patch, width // patch, patch, channels
         patches = pixels.reshape(shape).transpose(0, 1, 3, 5, 2, 4)
         values = patches.reshape(count, -1, channels * patch**2)
         embedded = self.patch_embedding(values.astype(self.patch_embedding.weight.dtype))
-        places = mx.arange(values.shape[1]) if positions is None else positions
-        output: mx.array = embedded + self.position_embedding(places)
+        numbers = mx.arange(values.shape[1]) if positions is None else positions
+        output: mx.array = embedded + self.position_embedding(numbers)
         return output
 
 
@@ -133,13 +143,15 @@ class Siglip(nn.Module):
         slices = Slices(*x.shape)
         for layer in self.encoder.layers:
             x = layer(x, seen)
-            if slices.over([x]):
+            if slices.end_after_block([x]):
                 yield
         output: mx.array = self.post_layernorm(x)
         return output
 
 
 class SiglipTower(nn.Module):
+    """Base of the towers that project the output of SigLIP."""
+
     def __init__(self, config: SiglipConfig) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.vision_model = Siglip(config)
@@ -154,7 +166,7 @@ class SiglipTower(nn.Module):
         return encoder_shape(config.layers, config.hidden, config.intermediate, config.heads, width)
 
     def grid_of(self, patches: int) -> Grid:
-        """Return the grid of one image, crop or tile, which all have."""
+        """Return the grid that all images, crops and tiles have."""
         side = self.vision_model.config.side
         return 1, side, side
 
@@ -165,6 +177,6 @@ class SiglipTower(nn.Module):
 
     def check_pixels(self, pixels: mx.array, grid: Grid) -> None:
         """Raise ValueError unless `pixels` fit this grid of images, rows and columns."""
-        wanted = self.pixel_shape(grid)
-        if pixels.shape != wanted:
-            raise ValueError(f"pixels {pixels.shape} are not those of a grid of {grid}: {wanted}")
+        needed = self.pixel_shape(grid)
+        if pixels.shape != needed:
+            raise ValueError(f"pixels {pixels.shape} are not those of a grid of {grid}: {needed}")

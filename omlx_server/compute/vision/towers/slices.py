@@ -1,4 +1,4 @@
-"""The work of a tower in slices, so that other models hardly wait."""
+"""Divides the work of a tower into slices, so that other models hardly wait."""
 
 from collections.abc import Iterable
 
@@ -8,18 +8,18 @@ from omlx_server.compute.hardware.device_policy import slice_products
 
 
 class Slices:
-    """Says after which blocks of a tower a slice ends."""
+    """Counts the blocks of a tower and ends a slice after every few."""
 
     def __init__(self, images: int, patches: int, hidden: int) -> None:
-        """For images, crops or frames of so many patches each, which see each other."""
-        products = images * patches * hidden * (12 * hidden + 2 * patches)
-        self._every = max(1, int(slice_products() / products))
+        """`patches` are those of each image, crop or frame, which see each other."""
+        block_products = images * patches * hidden * (12 * hidden + 2 * patches)
+        self._blocks_a_slice = max(1, int(slice_products() / block_products))
         self._blocks = 0
 
-    def over(self, arrays: Iterable[mx.array]) -> bool:
-        """Count a block. At a slice's end, wait for `arrays`."""
+    def end_after_block(self, arrays: Iterable[mx.array]) -> bool:
+        """Count a block. If the slice ends with it, wait for `arrays` and return True."""
         self._blocks += 1
-        if self._blocks % self._every:
+        if self._blocks % self._blocks_a_slice:
             return False
         mx.eval(list(arrays))
         return True

@@ -9,11 +9,11 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.model.loader import load
-from omlx_server.compute.vision.entering import FeatureSpan, WithImages
+from omlx_server.compute.vision.image_forward import FeatureSpan, ImageForward
+from omlx_server.compute.vision.image_mask import with_image_mask
 from omlx_server.compute.vision.positions import axis_positions
-from omlx_server.compute.vision.rope import AxisPositions
+from omlx_server.compute.vision.rope import AxisPositions, at_positions, shifted_by
 from omlx_server.compute.vision.towers.features import Features
-from omlx_server.compute.vision.views import at_positions, in_blocks, moved
 from tests.arrays import plain
 from tests.compute.vision.recorded import CLOSE, apart, arrays, save, tensors
 from tests.compute.vision.seeing import MODELS, PADDED, THREE_AXES, in_chunks, loaded, part_of
@@ -72,7 +72,7 @@ def test_answers_are_decoded_at_positions_behind_the_images(name: str) -> None:
     prefilled = len(prompt.ids) - 5
     model.feed(prompt, 0, prefilled, caches)
     for place in range(prefilled, len(prompt.ids)):
-        seeing = WithImages(model.model, moved([prompt.delta]))
+        seeing = ImageForward(model.model, shifted_by([prompt.delta]))
         logits = seeing(mx.array([[prompt.ids[place]]]), caches)
         assert apart(logits[0, 0], expected[place]) < CLOSE
 
@@ -91,7 +91,7 @@ def test_rows_with_images_and_without_share_forwards(name: str) -> None:
     whole = len(ids[0]), len(ids[2])
     entries = [*part_of(prompts[0], 0, 0, whole[0]), *part_of(prompts[1], 2, 0, whole[1])]
     batch = cache_ops.merge([model.caches() for _ in ids])
-    seeing = WithImages(model.model, at_positions(positions), entries)
+    seeing = ImageForward(model.model, at_positions(positions), entries)
     logits = cache_ops.forward_padded(
         seeing, cache_ops.padded(ids), [len(row) for row in ids], batch
     )
@@ -101,9 +101,11 @@ def test_rows_with_images_and_without_share_forwards(name: str) -> None:
     deltas = [prompts[0].delta, 0, prompts[1].delta]
     tokens = [11, 22, 33]
     for _ in range(3):
-        together = WithImages(model.model, moved(deltas))(mx.array(tokens)[:, None], batch)
+        together = ImageForward(model.model, shifted_by(deltas))(mx.array(tokens)[:, None], batch)
         for row, caches in ((0, alone[0]), (1, alone[2]), (2, alone[1])):
-            solo = WithImages(model.model, moved([deltas[row]]))(mx.array([[tokens[row]]]), caches)
+            solo = ImageForward(model.model, shifted_by([deltas[row]]))(
+                mx.array([[tokens[row]]]), caches
+            )
             assert apart(together[row], np.array(solo[0])) < CLOSE
         tokens = plain(together[:, -1].argmax(axis=-1))
 
@@ -131,7 +133,7 @@ def test_deepstack_of_zeros_leaves_the_model_as_it_is() -> None:
     for head in (1, 2):
         caches = [cache_ops.new_caches(model) for _ in range(2)]
         expected = model(tokens, cache=caches[0])
-        found = WithImages(model, moved([0]), [FeatureSpan(0, 2, nothing)] * head)(
+        found = ImageForward(model, shifted_by([0]), [FeatureSpan(0, 2, nothing)] * head)(
             tokens, caches[1]
         )
         assert mx.array_equal(found, expected).item()
@@ -157,9 +159,11 @@ def test_rows_behind_recurrent_states_decode_together() -> None:
     solo = [in_chunks(model, prompt, ())[1] for prompt in prompts]
     batch = cache_ops.merge([in_chunks(model, prompt, ())[1] for prompt in prompts])
     for _ in range(2):
-        together = WithImages(model.model, moved(deltas))(tokens, batch)
+        together = ImageForward(model.model, shifted_by(deltas))(tokens, batch)
         for row, caches in enumerate(solo):
-            alone = WithImages(model.model, moved([deltas[row]]))(tokens[row : row + 1], caches)
+            alone = ImageForward(model.model, shifted_by([deltas[row]]))(
+                tokens[row : row + 1], caches
+            )
             assert apart(together[row], np.array(alone[0])) < CLOSE
 
 
@@ -172,7 +176,7 @@ def test_text_behind_an_image_is_the_same_in_both_views(name: str) -> None:
     for own in caches:
         model.feed(prompt, 0, start, own)
     by_axes = model.feed(prompt, start, len(prompt.ids), caches[0])
-    seeing = WithImages(model.model, moved([prompt.delta]))
+    seeing = ImageForward(model.model, shifted_by([prompt.delta]))
     by_delta = seeing(mx.array([prompt.ids[start:]]), caches[1])[0]
     assert mx.array_equal(by_axes, by_delta).item()
 
@@ -181,16 +185,16 @@ def test_our_caches_are_below_the_views() -> None:
     model = loaded("qwen3_vl")
     caches = model.caches()
     assert {type(cache) for cache in caches} == {PackedKVCache}
-    [first, *_] = moved([3])(caches)
+    [first, *_] = shifted_by([3])(caches)
     assert first.offset == 3 and first.scheme is caches[0].scheme
-    assert moved([0])(caches) is caches
+    assert shifted_by([0])(caches) is caches
 
 
 def test_images_of_gemma_see_themselves_and_what_is_before_them() -> None:
     model = loaded("gemma3")
     caches = model.caches()
     model.model(mx.array([TEXT]), cache=caches)
-    for cache in in_blocks(6, [(1, 3), (3, 5)])(caches):
+    for cache in with_image_mask(6, [(1, 3), (3, 5)])(caches):
         mask = np.array(cache.make_mask(6, window_size=None))
         assert mask[:, : len(TEXT)].all()
         seen = mask[:, len(TEXT) :].astype(int).tolist()
