@@ -16,15 +16,14 @@ Shapes = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """An adapter, compared by `digest` alone. A layer adds `scale` times the product of its
-    matrices of inner width `rank`, `nbytes` in all as float32."""
+    """An adapter, compared by `digest` alone."""
 
     digest: bytes
     name: str = field(compare=False)
     path: Path = field(compare=False)
-    rank: int = field(compare=False)
-    scale: float = field(compare=False)
-    nbytes: int = field(compare=False)
+    rank: int = field(compare=False)  # the inner width of a layer's two matrices
+    scale: float = field(compare=False)  # of their product, which the layer adds
+    nbytes: int = field(compare=False)  # of all of them as float32
     shapes: Shapes = field(compare=False, default_factory=dict)
 
 
@@ -37,6 +36,7 @@ def digest_of(config: bytes, weights_digest: bytes) -> bytes:
 
 
 def salted(salt: bytes, adapter: Adapter | None) -> bytes:
+    """Return the salt of blocks made with this adapter."""
     if adapter is None:
         return salt
     return hashlib.sha256(b"adapter" + adapter.digest + salt).digest()

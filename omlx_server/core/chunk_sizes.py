@@ -6,13 +6,11 @@ from dataclasses import dataclass, field
 CANDIDATES = (256, 512, 1024, 2048)
 """The sizes that are tried, in tokens."""
 BESIDE_SECONDS = 0.25
-"""The longest chunk beside rows that decode, unless the smallest candidate is longer: the gap that
-every stream sees during a long prefill."""
+"""The longest chunk beside rows that decode: the gap in each stream during a long prefill."""
 ALONE_SECONDS = 2.0
-"""The longest chunk while no row decodes, unless the smallest candidate is longer: how long a new
-request waits."""
+"""The longest chunk while no row decodes: how long a new request waits."""
 # The speed-up that makes a larger chunk worth its waits and memory.
-_GAIN = 1.05
+_LEAST_SPEED_UP = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +33,17 @@ def candidates(block: int, most: int) -> list[int]:
     return [size for size in sizes if size <= most] or [min(sizes[0], most)]
 
 
-def choose(smallest: int, seconds: Mapping[int, float]) -> ChunkSizes:
-    beside, alone = (_best(smallest, seconds, most) for most in (BESIDE_SECONDS, ALONE_SECONDS))
+def choose_sizes(smallest: int, seconds: Mapping[int, float]) -> ChunkSizes:
+    """Choose by the `seconds` of a chunk of each size. The smallest is allowed in any case."""
+    beside = _best_within(smallest, seconds, BESIDE_SECONDS)
+    alone = _best_within(smallest, seconds, ALONE_SECONDS)
     return ChunkSizes(beside, alone, seconds.get(alone, 0.0) / alone)
 
 
-def _best(smallest: int, seconds: Mapping[int, float], longest: float) -> int:
+def _best_within(smallest: int, seconds: Mapping[int, float], longest: float) -> int:
     best = smallest
     for size in sorted(seconds):
         if size > best and seconds[size] <= longest and best in seconds:
-            faster = size / seconds[size] >= _GAIN * best / seconds[best]
-            best = size if faster else best
+            is_faster = size / seconds[size] >= _LEAST_SPEED_UP * best / seconds[best]
+            best = size if is_faster else best
     return best

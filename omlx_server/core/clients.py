@@ -8,14 +8,13 @@ from typing import Final, TypeVar
 _Owner = TypeVar("_Owner", bound=Hashable)
 
 CLIENT: Final[ContextVar[bytes]] = ContextVar("client", default=b"")
-"""The sender of the current request: its API key, else its address. Empty for the server's own
-work."""
+"""The sender of the request at hand: its API key, else its address. Empty for our own work."""
 
 
 def may_wait(queued: Counter[_Owner], owner: _Owner, most: int) -> bool:
-    """Return whether one more entry of `owner` may join a queue of `most` places. Half as many
-    more are for owners below their share."""
+    """Return whether one more entry of `owner` may join a queue of `most` places."""
     waiting = queued.total()
     if waiting < most:
         return True
+    # Half as many more places are for owners below their share.
     return waiting < most + most // 2 and (queued[owner] + 1) * len({*queued, owner}) <= most

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """`ids` include the special tokens. `types` gives each token's text (0 or 1); empty means
-    all 0."""
+    """`ids` with special tokens. `types`: the text of each token (0 or 1); if empty, all are 0."""
 
     ids: tuple[int, ...]
     types: tuple[int, ...] = ()

@@ -23,14 +23,13 @@ def token_ids(digest: bytes, count: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ImageSpan:
-    """Tokens [start, start + count). Text after it is `advance` positions further. Chunks never
-    split a `whole` image."""
+    """The tokens [start, start + count) of an image."""
 
     start: int
     count: int
     digest: bytes
-    advance: int
-    whole: bool = False
+    advance: int  # positions that it takes: text after it is so much further
+    whole: bool = False  # chunks never split it
     grid: tuple[int, int, int] = (1, 1, 1)
     pixels: Callable[[], object] | None = field(default=None, compare=False, repr=False)
     nbytes: int = 0
@@ -40,16 +39,16 @@ class ImageSpan:
         return self.start + self.count
 
 
-def within(images: Iterable[ImageSpan], start: int, stop: int) -> tuple[ImageSpan, ...]:
+def images_within(images: Iterable[ImageSpan], start: int, stop: int) -> tuple[ImageSpan, ...]:
     return tuple(image for image in images if image.start < stop and start < image.stop)
 
 
-def shift(images: Iterable[ImageSpan], position: int) -> int:
+def position_shift(images: Iterable[ImageSpan], position: int) -> int:
     """Return how many positions token `position` is ahead of its index."""
     return sum(image.advance - image.count for image in images if image.stop <= position)
 
 
-def uncut(images: Sequence[ImageSpan], start: int, stop: int) -> int:
+def stop_at_image(images: Sequence[ImageSpan], start: int, stop: int) -> int:
     """Return where a chunk from `start` to `stop` must end to split no whole image."""
     for image in images:
         if image.whole and image.start < stop < image.stop:

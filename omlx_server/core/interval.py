@@ -3,8 +3,7 @@
 import math
 
 REPORT_SECONDS = 0.05
-"""The time between reports, and between looks at memory and a long queue, while nobody comes or
-goes."""
+"""The time between reports, and between looks at memory, while nobody comes or goes."""
 
 
 class Interval:

@@ -14,11 +14,8 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """One process that computes its model alone: nobody else has to do what it does.
-
-    Several are `compute/cluster/ranks.py`: there rank 0 tells the others before it does one of
-    these things itself.
-    """
+    """One process that computes its model alone. Of several (`compute/cluster/ranks.py`) rank 0
+    tells the others before it does one of these things itself."""
 
     rank = 0
     size = 1
@@ -37,10 +34,11 @@ class Ranks:
         """Return whether an error says that another rank is gone."""
         return False
 
-    # -- steps ---------------------------------------------------------------------------
+    # Steps:
 
     def decode(self, step: Step, drafts: Mapping[SequenceId, tuple[int, ...]]) -> None: ...
 
+    # For each row: how many drafted tokens were right, and its newest token.
     def accept(self, right: Sequence[int], newest: Sequence[int]) -> None: ...
 
     def prefill(self, step: Step, chunks: Sequence[Chunk]) -> None: ...
@@ -52,7 +50,7 @@ class Ranks:
         """Give up after a failed step. Return why requests end."""
         return crash.summary
 
-    # -- other forwards ------------------------------------------------------------------
+    # Other forwards:
 
     def feed_one_token(self) -> None: ...
 
@@ -66,7 +64,7 @@ class Ranks:
     def score(self, job: int, tokens: Sequence[int]) -> None:
         """Feed the next slice of a prompt; an empty one ends the job."""
 
-    # -- blocks --------------------------------------------------------------------------
+    # Blocks, and the cold tier:
 
     def keep(self, cut: int, block: PayloadId | None, checkpoint: PayloadId | None) -> None:
         """Keep the payloads of the cut with this number under these ids."""
@@ -74,8 +72,6 @@ class Ranks:
     def drop(self, ids: Sequence[PayloadId]) -> None: ...
 
     def tidy(self, *, wholly: bool) -> None: ...
-
-    # -- the cold tier -------------------------------------------------------------------
 
     def write(self, id: PayloadId, record: Record) -> None: ...
 

@@ -27,16 +27,21 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NumberRange:
+    """The numbers from `low`, or above it, to `high`."""
+
     low: float
     high: float
     above_low: bool = False
 
     def hold(self, value: float) -> bool:
+        """Return whether a value is in the range."""
         return self.low <= value <= self.high and not (self.above_low and value == self.low)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingPresets:
+    """The parameters that a model's files can preset, with their bounds."""
+
     temperature: Annotated[float, NumberRange(0, 2)] = 1.0
     top_p: Annotated[float, NumberRange(0, 1, above_low=True)] = 1.0
     top_k: Annotated[int, NumberRange(0, 1_000_000)] = 0
@@ -108,17 +113,15 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt, to which `n` answers are wanted. Times are time.monotonic() seconds. The
-    lowest `priority` goes first. Raises ValueError for no tokens, an image at the end, or no
-    answer."""
+    """One prompt. Raises ValueError for no tokens, an image at the end, or no answer."""
 
     id: RequestId
     tokens: tuple[int, ...]
     sampling: SamplingParams
-    n: int = 1
-    priority: int = 0
-    arrived: float = 0.0
-    deadline: float | None = None
+    n: int = 1  # answers
+    priority: int = 0  # the lowest goes first
+    arrived: float = 0.0  # time.monotonic() seconds
+    deadline: float | None = None  # the same
     salt: bytes = b""
     checkpoints_at: tuple[int, ...] = ()
     constraint: Constraint | None = None
@@ -152,17 +155,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """Natural log-probabilities of the raw logits: of the `chosen` token, and (id, value) of the
-    `top` ones."""
+    """Natural log-probabilities of the raw logits."""
 
     chosen: float
-    top: tuple[tuple[int, float], ...] = ()
+    top: tuple[tuple[int, float], ...] = ()  # (id, value)
 
 
 @dataclass(slots=True)
 class TokenEvent:
-    """One step's result for choice `index`: a token, its end, or both. A stop token is not
-    shown."""
+    """One step's result for choice `index`: a token (not that which stops it), its end, or both."""
 
     request_id: RequestId
     index: int

@@ -89,15 +89,14 @@ class RowCut:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The work of one turn. `decodes` are exactly the rows that are live after `drops`. `tails`
-    are cut before the drops, `row_cuts` after the decode."""
+    """The work of one turn."""
 
     drops: tuple[SequenceId, ...] = ()
-    tails: tuple[RowCut, ...] = ()
-    decodes: tuple[SequenceId, ...] = ()
+    tails: tuple[RowCut, ...] = ()  # cut before the drops
+    decodes: tuple[SequenceId, ...] = ()  # exactly the rows that are live after the drops
     drafts: Mapping[SequenceId, tuple[int, ...]] = field(default_factory=dict)
-    asks: Mapping[SequenceId, int] = field(default_factory=dict)
-    row_cuts: tuple[RowCut, ...] = ()
+    asks: Mapping[SequenceId, int] = field(default_factory=dict)  # tokens for the drafter to add
+    row_cuts: tuple[RowCut, ...] = ()  # after the decode
     restores: tuple[Restore, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     admitted: tuple[Admitted, ...] = ()
@@ -120,8 +119,7 @@ class ChunkFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Sampled tokens, and chunks that did not run: `lost` ones had unreadable blocks, `starved`
-    ones no memory."""
+    """Sampled tokens, and chunks that did not run: `lost` without blocks, `starved` of memory."""
 
     rows: Mapping[SequenceId, SampledRow] = field(default_factory=dict)
     failures: Sequence[ChunkFailure] = ()

@@ -12,51 +12,55 @@ class VirtualTimes:
     """Virtual times of owners at every level, in seconds."""
 
     def __init__(self) -> None:
-        self._had: dict[Owner, float] = {}
-        self._clocks = defaultdict[Owner, float](float)  # of the owners directly below each
+        # A level is the path above some owners: all clients', or one client's conversations'.
+        self._seconds: dict[Owner, float] = {}
         self._at_work: set[Owner] = set()
-        self._beside: Counter[Owner] = Counter()  # how many of them are at work
+        self._clocks = defaultdict[Owner, float](float)  # of each level
+        self._busy_owners: Counter[Owner] = Counter()  # the number at work in each level
 
     def charge(self, owner: Owner, seconds: float) -> None:
         for path in _paths(owner):
-            self._had[path] = self._had.get(path, 0.0) + seconds
-            self._clocks[path[:-1]] += seconds / max(1, self._beside[path[:-1]])
+            self._seconds[path] = self._seconds.get(path, 0.0) + seconds
+            level = path[:-1]
+            self._clocks[level] += seconds / max(1, self._busy_owners[level])
 
     def settle(self, owners: Collection[Owner]) -> None:
-        """Set the owners that have work now."""
+        """Set the owners that have work now. Clocks never lag behind all who stay at work."""
         paths = {path for owner in owners for path in _paths(owner)}
         if paths == self._at_work:
             return
         least = dict[Owner, float]()
-        for path in paths & self._at_work:
-            had, above = self._had.get(path, 0.0), path[:-1]
-            least[above] = min(had, least.get(above, had))
-        for above, had in least.items():
-            self._clocks[above] = max(self._clocks[above], had)
-        for path in paths - self._at_work:
-            self._had[path] = max(self._had.get(path, 0.0), self._clocks[path[:-1]])
-        self._at_work, self._beside = paths, Counter(path[:-1] for path in paths)
-        self._forget()
+        for path in paths & self._at_work:  # those who stay
+            seconds, level = self._seconds.get(path, 0.0), path[:-1]
+            least[level] = min(seconds, least.get(level, seconds))
+        for level, seconds in least.items():
+            self._clocks[level] = max(self._clocks[level], seconds)
+        for path in paths - self._at_work:  # newcomers
+            self._seconds[path] = max(self._seconds.get(path, 0.0), self._clocks[path[:-1]])
+        self._at_work, self._busy_owners = paths, Counter(path[:-1] for path in paths)
+        self._forget_idle()
 
     def rank(self, owner: Owner) -> tuple[float, ...]:
-        return tuple([self._had.get(path, 0.0) for path in _paths(owner)])
+        """Return the virtual times on an owner's path: the lowest is next."""
+        return tuple([self._seconds.get(path, 0.0) for path in _paths(owner)])
 
     def lead(self, owner: Owner, other: Owner) -> float:
         """Return by how many seconds `owner` is ahead where the paths part."""
-        for one, another in zip(_paths(owner), _paths(other), strict=True):
-            if one != another:
-                return self._had.get(one, 0.0) - self._had.get(another, 0.0)
+        for path, other_path in zip(_paths(owner), _paths(other), strict=True):
+            if path != other_path:
+                return self._seconds.get(path, 0.0) - self._seconds.get(other_path, 0.0)
         return 0.0
 
-    def _forget(self) -> None:
-        for path in self._had.keys() - self._at_work:
-            above = path[:-1]
-            if (above and above not in self._at_work) or self._had[path] <= self._clocks[above]:
-                del self._had[path]
-        for above in self._clocks.keys() - self._at_work - {()}:
-            del self._clocks[above]
+    def _forget_idle(self) -> None:
+        for path in self._seconds.keys() - self._at_work:
+            level = path[:-1]
+            level_is_idle = bool(level) and level not in self._at_work
+            if level_is_idle or self._seconds[path] <= self._clocks[level]:
+                del self._seconds[path]
+        for level in self._clocks.keys() - self._at_work - {()}:
+            del self._clocks[level]
         if not self._at_work:
-            self._had.clear()
+            self._seconds.clear()
 
 
 def _paths(owner: Owner) -> list[Owner]:

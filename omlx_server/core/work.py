@@ -10,11 +10,13 @@ Work = Generator[None, None, A]
 
 
 def begin(work: Work[Any]) -> None:
+    """Do the first slice only."""
     next(work, None)
     work.close()
 
 
 def finish(work: Work[A]) -> A:
+    """Do all slices at once, and return the result."""
     while True:
         try:
             next(work)

@@ -20,7 +20,7 @@ from omlx_server.core.memory.shape import StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.prefix_cache.report import Dropped
 from omlx_server.core.request import Miss, Request, Restored, TokenEvent
-from omlx_server.core.scheduler.admission import forwards
+from omlx_server.core.scheduler.admission import group_shapes
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.sequence import Sequence
@@ -255,7 +255,7 @@ class ModelInstance:
         self.tiers.mark_computed(self._computing.popleft())
         self._trim_features()
         if self.watch is not None:
-            step = StepShape(prefills=forwards(chunks.groups))
+            step = StepShape(prefills=group_shapes(chunks.groups))
             self.watch.step_done(step, time.monotonic())
             if self._computing:
                 self.watch.begin_step()

@@ -206,7 +206,9 @@ class StepLoop:
         rejected = None if empty else scheduler.add(request)
         if rejected is not None:
             del self._unfinished[request.id]
-        self._publish([rejected or Accepted(request.id, scheduler.bound(request, now))])
+        self._publish(
+            [rejected or Accepted(request.id, scheduler.promise_first_token(request, now))]
+        )
         self._send(empty)
 
     def _step(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
@@ -268,7 +270,7 @@ class StepLoop:
         verdict = self._watchdog.look(now, excuse)
         if verdict is StallVerdict.WAIT:
             return
-        stood = self._watchdog.stood
+        stood = self._watchdog.stalled_seconds
         self._tell_of(standings, verdict, stood, now)
         self._busy = True
         if verdict is StallVerdict.START_OVER:

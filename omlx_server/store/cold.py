@@ -192,7 +192,7 @@ class ColdTier:
 
     def clear_chains(self, keys: Sequence[BlockKey]) -> None:
         """Delete every descendant of these keys."""
-        self._forget(self.index.below(keys), deletes=True)
+        self._forget(self.index.descendants(keys), deletes=True)
 
     def _clear(self, id: str) -> None:
         entries = [entry for entry in self.index.entries() if entry.namespace == id]

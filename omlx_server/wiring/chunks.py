@@ -44,7 +44,7 @@ def choosing(
     times = {} if len(sizes) == 1 else (yield from timing_chunks(loaded, sizes, notes, allowed))
     if times is None:
         return default
-    chosen = choose(sizes[0], times)
+    chosen = choose_sizes(sizes[0], times)
     rates = ", ".join(f"{size}: {size / seconds:.0f}/s" for size, seconds in times.items())
     _log.info("prompts are prefilled in chunks of %s (%s)", chosen, rates or "nothing measured")
     return chosen

@@ -27,6 +27,7 @@ from tests.compute.warm_runs import (
     tell,
     tokens,
 )
+from tests.core.cold.chains import check_cold_index
 from tests.tiny_models import CONFIGS
 
 pytestmark = pytest.mark.usefixtures("either_order")
@@ -163,7 +164,7 @@ def test_what_was_evicted_comes_back_beside_strangers(architecture: str, tmp_pat
             if not turn:
                 assert drive.cold.stats.read > 0
                 assert check_joins(drive, hot, joins(drive)) >= 2
-            drive.cold.index.check_invariants()
+            check_cold_index(drive.cold.index)
 
 
 @pytest.mark.parametrize("architecture", ["llama", *RINGS[:2], *HYBRIDS[:2]])
@@ -227,7 +228,7 @@ def test_damaged_and_missing_files_cost_tokens_only(architecture: str, tmp_path:
             damage(copy, rng)
             check_prefixes(again, told, [TOLD], rng, f"{turn}-")
             assert again.cold is not None
-            again.cold.index.check_invariants()
+            check_cold_index(again.cold.index)
             while again.cold.reads.under_way:  # for prompts that have ended meanwhile
                 again.instance.tiers.recall()
             assert not any(entry.leases for entry in again.cold.index.entries())

@@ -10,6 +10,7 @@ from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Miss
 from tests.core.cache_walk import BLOCK, Kept, Prefill, Tokens, Walk
+from tests.core.cold.chains import check_cold_index
 
 GAIN = 16  # what saves less is not read
 LAYOUTS = [
@@ -159,7 +160,7 @@ class ColdWalk(Walk):
 
     def check(self) -> None:
         super().check()
-        self.cold.check_invariants()
+        check_cold_index(self.cold)
         assert set(self.medium) == {entry.key for entry in self.cold.entries()}
         leases = {entry.key: entry.leases for entry in self.cold.entries() if entry.leases}
         assert leases == self.held

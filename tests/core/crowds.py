@@ -173,7 +173,7 @@ class Crowd:
         if run.scheduler.add(request) is not None:
             return False
         run.note_sent(request)
-        told = run.scheduler.bound(request, run.now)
+        told = run.scheduler.promise_first_token(request, run.now)
         assert told > 0
         self._told[name] = run.now + told
         self._came[name] = client.name, run.now

@@ -10,7 +10,7 @@ from omlx_server.core.chunk_sizes import (
     CANDIDATES,
     ChunkSizes,
     candidates,
-    choose,
+    choose_sizes,
 )
 
 
@@ -57,7 +57,7 @@ TABLE: dict[str, tuple[dict[int, float], ChunkSizes]] = {
 @pytest.mark.parametrize("why", TABLE)
 def test_a_larger_chunk_is_taken_where_it_is_faster_and_short_enough(why: str) -> None:
     seconds, expected = TABLE[why]
-    chosen = choose(256, seconds)
+    chosen = choose_sizes(256, seconds)
     assert chosen == expected
     assert chosen.token_seconds == seconds.get(chosen.alone, 0) / chosen.alone
 
@@ -69,7 +69,7 @@ TIMES = st.lists(st.floats(1e-3, 10), max_size=len(CANDIDATES)).map(
 
 @given(TIMES)
 def test_no_chunk_stalls_others_for_longer_than_it_may(seconds: dict[int, float]) -> None:
-    chosen = choose(256, seconds)
+    chosen = choose_sizes(256, seconds)
     assert chosen.beside == 256 or seconds[chosen.beside] <= BESIDE_SECONDS
     assert chosen.alone == 256 or seconds[chosen.alone] <= ALONE_SECONDS
 
@@ -78,7 +78,7 @@ def test_no_chunk_stalls_others_for_longer_than_it_may(seconds: dict[int, float]
 def test_chunks_alone_are_made_of_chunks_of_the_grid_and_no_slower(
     seconds: dict[int, float],
 ) -> None:
-    chosen = choose(256, seconds)
+    chosen = choose_sizes(256, seconds)
     assert chosen.alone % chosen.beside == 0
     if seconds:
         rates = [size / seconds[size] for size in (256, chosen.beside, chosen.alone)]
@@ -87,8 +87,8 @@ def test_chunks_alone_are_made_of_chunks_of_the_grid_and_no_slower(
 
 @given(TIMES, st.sampled_from([2, 4, 8]))
 def test_a_faster_machine_never_has_smaller_chunks(seconds: dict[int, float], times: float) -> None:
-    slow = choose(256, {size: took * times for size, took in seconds.items()})
-    fast = choose(256, seconds)
+    slow = choose_sizes(256, {size: took * times for size, took in seconds.items()})
+    fast = choose_sizes(256, seconds)
     assert fast.beside >= slow.beside and fast.alone >= slow.alone
 
 

@@ -37,7 +37,7 @@ def nothing(*given: Any) -> None:
 
 FLAWS = {
     "a share that forgets rows": ("_charge_rows", 10, Unfair),
-    "ageing that never ends a wait": ("_find_urgent", 15, Late),
+    "ageing that never ends a wait": ("_mark_urgent", 15, Late),
 }
 
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omlx_server.core.images import FIRST_ID, ImageSpan, shift, token_ids, uncut, within
+from omlx_server.core.images import (
+    FIRST_ID,
+    ImageSpan,
+    images_within,
+    position_shift,
+    stop_at_image,
+    token_ids,
+)
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.limits import SchedulerLimits
@@ -65,9 +72,17 @@ def test_images_that_differ_share_no_id() -> None:
 
 
 def test_positions_behind_a_image_are_shifted() -> None:
-    assert [shift(IMAGES, at) for at in (0, 5, 15, 16, 20, 40, 46)] == [0, 0, 0, -7, -7, -7, -7]
-    assert within(IMAGES, 0, 5) == () and within(IMAGES, 5, 6) == IMAGES[:1]
-    assert within(IMAGES, 15, 21) == IMAGES and within(IMAGES, 40, 47) == ()
+    assert [position_shift(IMAGES, at) for at in (0, 5, 15, 16, 20, 40, 46)] == [
+        0,
+        0,
+        0,
+        -7,
+        -7,
+        -7,
+        -7,
+    ]
+    assert images_within(IMAGES, 0, 5) == () and images_within(IMAGES, 5, 6) == IMAGES[:1]
+    assert images_within(IMAGES, 15, 21) == IMAGES and images_within(IMAGES, 40, 47) == ()
 
 
 def test_chunks_know_their_images_and_where_they_stand() -> None:
@@ -101,7 +116,7 @@ def test_no_chunk_cuts_a_image_that_is_whole(first: int) -> None:
 @given(st.integers(0, 60), st.integers(1, 60))
 def test_a_chunk_that_cuts_nothing_has_tokens(start: int, count: int) -> None:
     whole = tuple(replace(image, whole=True) for image in IMAGES)
-    stop = uncut(whole, start, start + count)
+    stop = stop_at_image(whole, start, start + count)
     assert stop > start
     assert all(not p.start < stop < p.stop for p in whole) or any(
         p.start < start < p.stop for p in whole

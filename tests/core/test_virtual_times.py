@@ -61,7 +61,7 @@ def test_owners_that_have_left_are_forgotten() -> None:
         times.charge(_next(times, owners), rng.random())
     for _ in range(2000):
         times.charge(_next(times, {(b"stays", b"")}), 1.0)
-    assert len(times._had) == 2
+    assert len(times._seconds) == 2
 
 
 def test_who_waits_is_served_however_many_newcomers_come() -> None:

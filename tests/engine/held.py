@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from omlx_server.core.blocks.block import Block, Checkpoint
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.scheduler.queues import SequenceQueues, exhausted
+from omlx_server.core.scheduler.queues import SequenceQueues, exhausted_rows
 from omlx_server.core.scheduler.sequence import PrefillState
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.step_loop import StepLoop
@@ -17,9 +17,9 @@ def could_go_on(step_loop: StepLoop) -> bool:
     model is at work the guard may keep it from that; it will not stay so."""
     instance = step_loop.instance
     queues = instance.scheduler.queues
-    if step_loop.failed or (instance.watch is not None and instance.watch.guard.shares):
+    if step_loop.failed or (instance.watch is not None and instance.watch.guard.shares_memory):
         return False
-    if queues.active or len(exhausted(queues.running.values())) < len(queues.running):
+    if queues.active or len(exhausted_rows(queues.running.values())) < len(queues.running):
         return True
     fits = instance.scheduler.admission.fits_alone  # who does not will end
     return any(

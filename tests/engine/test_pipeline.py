@@ -191,7 +191,7 @@ def test_a_checkpoint_that_failed_is_forgotten_where_its_block_is_known() -> Non
         index = made.drive.instance.cache.index
         blocks = len(index)
         for checkpoint in [c for block in index.blocks() for c in block.checkpoints.values()]:
-            made.drive.instance.cache.eviction.forget(index.remove([checkpoint.id]))
+            made.drive.instance.cache.eviction.note_gone(index.remove([checkpoint.id]))
         made.drive.instance.drop_evicted()
         made.drive.add("again", tokens("r0", 200), LONG, speculation="off")
         while not index.checkpoint_count:

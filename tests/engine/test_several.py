@@ -60,11 +60,11 @@ def test_models_that_are_at_work_know_their_part_of_the_device(directory: Path) 
             ]
             for stream in streams:
                 await some(stream, 5)
-            assert (one.part, other.part) == (0.5, 0.5)
+            assert (one.device_part, other.device_part) == (0.5, 0.5)
             streams[1].close()
             await until(lambda: not clients[1].status.load.running)
             await collect(await clients[0].submit(request("alone", PROMPTS[2], 3)))
-            assert one.part == 1.0
+            assert one.device_part == 1.0
             streams[0].close()
 
     play(scene())

@@ -14,6 +14,7 @@ from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.mediums.operations import FileOperations
+from tests.core.cold.chains import check_cold_index
 
 SECRET = b"s" * 32
 SPACE = "model"
@@ -93,7 +94,7 @@ def settle(tier: ColdTier) -> list[Recalled]:
         came += polled(tier)
         busy = not idle or tier.reads.waiting or tier.report().queued
         quiet = 0 if busy or tier._worker._changes or tier._worker._busy else quiet + 1
-    tier.index.check_invariants()
+    check_cold_index(tier.index)
     return came
 
 

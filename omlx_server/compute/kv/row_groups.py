@@ -85,7 +85,7 @@ class RowGroup:
 
     def fits(self, length: int) -> bool:
         shortest, longest = min(self.lengths), max(self.lengths)
-        return max(length, longest) <= reach(min(length, shortest))
+        return max(length, longest) <= longest_in_group(min(length, shortest))
 
     def without_rows(self, is_gone: Callable[[int], bool]) -> "RowGroup | None":
         """Return the group without rows that are gone, None if none stays."""
@@ -137,7 +137,7 @@ class RowGroup:
 def length_classes(lengths: Sequence[int]) -> list[list[int]]:
     classes: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
-        if classes and lengths[row] <= reach(lengths[classes[-1][0]]):
+        if classes and lengths[row] <= longest_in_group(lengths[classes[-1][0]]):
             classes[-1].append(row)
         else:
             classes.append([row])

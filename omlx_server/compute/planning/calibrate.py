@@ -20,7 +20,7 @@ from omlx_server.core.memory.estimate import (
     PrefillFactors,
     deep_columns,
     head_columns,
-    times,
+    weighted_sum,
     wide_columns,
 )
 from omlx_server.core.memory.features import decode_terms, prefill_terms

@@ -27,13 +27,12 @@ class Size:
 
 
 class Worth(IntEnum):
-    """Why a checkpoint is kept: an end of a prompt or answer (NEWEST), one that was passed
-    (SUPERSEDED), a branch (SHARED), or a regular grid (LATTICE)."""
+    """Why a checkpoint is kept; the highest is worth most."""
 
-    SUPERSEDED = 0
-    LATTICE = 1
-    NEWEST = 2
-    SHARED = 3
+    SUPERSEDED = 0  # the end of a prompt or answer that has gone on
+    LATTICE = 1  # a regular grid
+    NEWEST = 2  # the end of a prompt or answer
+    SHARED = 3  # where prompts part
 
 
 @dataclass(slots=True, eq=False)
@@ -51,8 +50,7 @@ class Checkpoint:
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """Tokens [start, stop) after its ancestors'. `users` counts running sequences that refer to
-    it; `used` is the tick of its last use."""
+    """Tokens [start, stop) after those of its ancestors."""
 
     id: PayloadId
     key: BlockKey
@@ -61,12 +59,12 @@ class Block:
     tokens: tuple[int, ...]
     size: Size
     children: dict[tuple[int, ...], "Block"] = field(default_factory=dict)
-    by_first: dict[int, list["Block"]] = field(default_factory=dict)
+    by_first: dict[int, list["Block"]] = field(default_factory=dict)  # children, by first token
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
     leases: int = 0
-    users: int = 0
-    used: int = 0
-    used_at: float = 0.0
+    users: int = 0  # running sequences that refer to it
+    used: int = 0  # the tick of its last use
+    used_at: float = 0.0  # seconds
 
     @property
     def stop(self) -> int:
@@ -77,7 +75,7 @@ class Block:
         is_held = self.leases or self.users or any(c.leases for c in self.checkpoints.values())
         return not self.children and not is_held
 
-    def begins(self, tokens: tuple[int, ...]) -> bool:
+    def begins_with(self, tokens: tuple[int, ...]) -> bool:
         return self.tokens[: len(tokens)] == tokens
 
 
@@ -107,10 +105,10 @@ class Match:
         """Return the checkpoints by position, also siblings' with the same tokens."""
         checkpoints: dict[int, Checkpoint] = {}
         for block in self.path:
-            assert block.parent is not None
+            assert block.parent is not None  # only a root has none
             for sibling in block.parent.by_first[block.tokens[0]]:
                 for position, checkpoint in sibling.checkpoints.items():
                     head = sibling.tokens[: position - block.start]
-                    if block.begins(head) and position <= self.depth:
+                    if block.begins_with(head) and position <= self.depth:
                         checkpoints[position] = checkpoint
         return checkpoints

@@ -1,33 +1,26 @@
-"""The kinds of layers of a model, by what their caches keep of a sequence.
-
-DELTA       needed for every token from 0 on: ordinary and quantized KV
-WINDOW      needed for the last `window` tokens only: sliding attention
-CHECKPOINT  needed at the exact boundary: recurrent state
-"""
+"""The kinds of layers of a model, by what their caches keep of a sequence."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class LayerKind(StrEnum):
-    DELTA = "delta"
-    WINDOW = "window"
-    CHECKPOINT = "checkpoint"
+    DELTA = "delta"  # needed for every token from 0 on: ordinary and quantized KV
+    WINDOW = "window"  # needed for the last `window` tokens only: sliding attention
+    CHECKPOINT = "checkpoint"  # needed at the exact boundary: recurrent state
 
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """The layout of a model's caches, in tokens. With `stores_decoded` answers become blocks
-    too. With `refers` caches and blocks share bytes, except a sequence's first `copies` stored
-    tokens."""
+    """The layout of a model's caches, in tokens."""
 
     kinds: frozenset[LayerKind]
     block_size: int
     window: int = 0
     format: str = ""
-    stores_decoded: bool = True
-    refers: bool = False
-    copies: int = 0
+    stores_decoded: bool = True  # answers become blocks too
+    refers: bool = False  # caches and blocks share bytes
+    copies: int = 0  # but for a sequence's first stored tokens
 
     @property
     def keeps(self) -> bool:

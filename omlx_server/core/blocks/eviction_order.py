@@ -77,6 +77,8 @@ class EvictionOrder(Generic[K, B]):
 
 
 class HotOrder(EvictionOrder[PayloadId, Block]):
+    """The order of blocks and checkpoints in memory."""
+
     def __init__(
         self, blocks: Mapping[PayloadId, Block], checkpoints: Mapping[PayloadId, Checkpoint]
     ) -> None:
@@ -114,6 +116,7 @@ class HotOrder(EvictionOrder[PayloadId, Block]):
 
     def by_use(self) -> list[CacheEntry]:
         """Return blocks by last use, parents first, each followed by its checkpoints."""
+        # A block is used whenever one of its descendants is.
         used: dict[PayloadId, int] = {}
         for block in sorted(self._blocks.values(), key=lambda block: -block.start):
             used[block.id] = max(block.used, used.get(block.id, 0))

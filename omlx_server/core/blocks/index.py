@@ -21,23 +21,26 @@ from omlx_server.core.blocks.block import (
 from omlx_server.core.blocks.eviction_order import HotOrder
 from omlx_server.core.blocks.keys import BlockKey, block_key, shared
 
-_GHOSTS = 65_536
+# Evicted blocks that are remembered, to explain misses.
+_MOST_GHOSTS = 65_536
 
 
 class BlockIndex:
+    """The trees, and the totals of what is in them."""
+
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.nbytes = 0
         self.checkpoint_bytes = 0
         self.buffers = 0
-        self.in_use = 0
+        self.in_use = 0  # bytes of blocks with users
         self._roots: dict[BlockKey, Block] = {}
         self._blocks: dict[PayloadId, Block] = {}
         self._by_key: dict[BlockKey, Block] = {}
         self._checkpoints: dict[PayloadId, Checkpoint] = {}
-        self._replaced: list[PayloadId] = []
+        self._replaced: list[PayloadId] = []  # by longer blocks
         self._leased: set[CacheEntry] = set()
-        self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
+        self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()  # evicted blocks
         self._next_id = 0
         self.order = HotOrder(self._blocks, self._checkpoints)
 
@@ -48,8 +51,6 @@ class BlockIndex:
     def checkpoint_count(self) -> int:
         return len(self._checkpoints)
 
-    # -- look up -------------------------------------------------------------------------
-
     def match(self, root: BlockKey, tokens: Sequence[int]) -> Match:
         """Return the longest known prefix. Does not modify."""
         node = self._roots.get(root)
@@ -58,7 +59,7 @@ class BlockIndex:
             start = node.stop
             child = node.children.get(tuple(tokens[start : start + self.block_size]))
             if child is None or len(child.tokens) < self.block_size:
-                partial, length = _longest_shared(node, tokens, start)
+                partial, length = _closest_child(node, tokens, start)
                 return Match(tuple(blocks), partial, length)
             blocks.append(child)
             node = child
@@ -78,16 +79,15 @@ class BlockIndex:
     def blocks(self) -> Iterator[Block]:
         return iter(self._blocks.values())
 
-    # -- come and go ---------------------------------------------------------------------
-
     def insert(self, place: BlockPlace, size: Size) -> PayloadId | None:
         """Return a block's id; None when it is covered, or its parent is not here."""
-        parent = self._by_key.get(place.parent) if place.start else self._root(place.parent)
+        parent = self._by_key.get(place.parent) if place.start else self._root_block(place.parent)
         if parent is None or parent.stop != place.start or len(place.tokens) > self.block_size:
             return None
-        covering = [b for b in parent.by_first.get(place.tokens[0], ()) if b.begins(place.tokens)]
+        siblings = parent.by_first.get(place.tokens[0], ())
+        covering = [block for block in siblings if block.begins_with(place.tokens)]
         if covering:
-            self.touch(max(covering, key=lambda b: len(b.tokens)))
+            self.touch(max(covering, key=lambda block: len(block.tokens)))
             return None
         key = block_key(parent.key, place.tokens)
         block = Block(self._new_id(), key, parent, place.start, place.tokens, size)
@@ -103,7 +103,8 @@ class BlockIndex:
         return self._by_key.get(key)
 
     def by_depth(self, root: BlockKey | None = None) -> list[CacheEntry]:
-        members = self._blocks.values() if root is None else self._below(root)
+        """Return all blocks (of a root), parents first, then their checkpoints."""
+        members = self._blocks.values() if root is None else self._blocks_of_root(root)
         blocks = sorted(members, key=lambda block: block.start)
         return [*blocks, *(c for block in blocks for c in block.checkpoints.values())]
 
@@ -112,7 +113,7 @@ class BlockIndex:
         above = self._by_key.get(place.parent) if place.start else self._roots.get(place.parent)
         if above is None or above.stop != place.start:
             return None
-        block, length = _longest_shared(above, place.tokens, 0)
+        block, length = _closest_child(above, place.tokens, 0)
         if block is None or length < len(place.tokens):
             return None
         position = place.start + length
@@ -122,7 +123,7 @@ class BlockIndex:
             self.touch(checkpoint)
             return None
         if worth is Worth.NEWEST:
-            self._supersede(block, position)
+            self._supersede_before(block, position)
         now = self.order.tick()
         checkpoint = Checkpoint(self._new_id(), block, position, size, worth, used=now)
         block.checkpoints[position] = checkpoint
@@ -162,7 +163,7 @@ class BlockIndex:
 
     def unuse(self, block: Block) -> None:
         if self._blocks.get(block.id) is not block:
-            return
+            return  # it was removed as lost
         block.users -= 1
         if not block.users:
             self.in_use -= block.size.nbytes
@@ -176,24 +177,25 @@ class BlockIndex:
         """Remove lost payloads, and all descendants of lost blocks. Returns the ids."""
         ids, removed = list(ids), list[PayloadId]()
         for checkpoint in [self._checkpoints[id] for id in ids if id in self._checkpoints]:
-            self._drop_checkpoint(checkpoint)
+            self._detach_checkpoint(checkpoint)
             removed.append(checkpoint.id)
-        todo = [block for id in ids if (block := self._blocks.get(id)) is not None]
-        lost_blocks = list[Block]()
+        todo = [self._blocks[id] for id in ids if id in self._blocks]
+        lost = dict[Block, None]()
         while todo:
             block = todo.pop()
-            lost_blocks.append(block)
+            lost[block] = None
             todo += block.children.values()
-        for block in sorted(dict.fromkeys(lost_blocks), key=lambda block: -block.start):
+        for block in sorted(lost, key=lambda block: -block.start):
             removed += self._detach(block)
         return removed
 
     def evict(self, entry: CacheEntry) -> list[CacheEntry]:
+        """Remove a block with its checkpoints, or a checkpoint. Returns what went."""
         if isinstance(entry, Checkpoint):
-            self._drop_checkpoint(entry)
+            self._detach_checkpoint(entry)
             return [entry]
         self._ghosts[entry.key] = None
-        if len(self._ghosts) > _GHOSTS:
+        if len(self._ghosts) > _MOST_GHOSTS:
             self._ghosts.popitem(last=False)
         removed: list[CacheEntry] = [entry, *entry.checkpoints.values()]
         self._detach(entry)
@@ -209,7 +211,7 @@ class BlockIndex:
     def clear(self, root: BlockKey | None = None) -> list[PayloadId]:
         """Drop what is neither leased nor used. Returns the ids."""
         removed: list[PayloadId] = []
-        members = self._blocks.values() if root is None else self._below(root)
+        members = self._blocks.values() if root is None else self._blocks_of_root(root)
         for block in sorted(members, key=lambda block: -block.start):
             if block.evictable:
                 removed += self._detach(block)
@@ -239,9 +241,7 @@ class BlockIndex:
                 assert block.start < position <= block.stop
         assert sum(len(b.checkpoints) for b in self._blocks.values()) == len(self._checkpoints)
 
-    # -- inside --------------------------------------------------------------------------
-
-    def _below(self, root: BlockKey) -> Iterator[Block]:
+    def _blocks_of_root(self, root: BlockKey) -> Iterator[Block]:
         top = self._roots.get(root)
         todo = list(top.children.values()) if top is not None else []
         while todo:
@@ -253,7 +253,7 @@ class BlockIndex:
         self._next_id += 1
         return PayloadId(self._next_id)
 
-    def _root(self, key: BlockKey) -> Block:
+    def _root_block(self, key: BlockKey) -> Block:
         return self._roots.setdefault(key, Block(PayloadId(0), key, None, 0, (), Size(0, 0)))
 
     def _attach(self, block: Block) -> None:
@@ -267,7 +267,7 @@ class BlockIndex:
     def _detach(self, block: Block) -> list[PayloadId]:
         removed = [block.id]
         for checkpoint in list(block.checkpoints.values()):
-            self._drop_checkpoint(checkpoint)
+            self._detach_checkpoint(checkpoint)
             removed.append(checkpoint.id)
         parent = block.parent
         assert parent is not None
@@ -286,8 +286,7 @@ class BlockIndex:
     def _replace_short_ones(self, block: Block) -> None:
         assert block.parent is not None
         for sibling in list(block.parent.by_first[block.tokens[0]]):
-            covered = sibling is not block and block.begins(sibling.tokens)
-            if not covered:
+            if sibling is block or not block.begins_with(sibling.tokens):
                 continue
             for position, checkpoint in sibling.checkpoints.items():
                 checkpoint.block = block
@@ -298,13 +297,13 @@ class BlockIndex:
             else:
                 self._replaced += self._detach(sibling)
 
-    def _drop_checkpoint(self, checkpoint: Checkpoint) -> None:
+    def _detach_checkpoint(self, checkpoint: Checkpoint) -> None:
         del self._checkpoints[checkpoint.id]
         del checkpoint.block.checkpoints[checkpoint.position]
         self._count(checkpoint.size, -1)
         self.checkpoint_bytes -= checkpoint.size.nbytes
 
-    def _supersede(self, block: Block, position: int) -> None:
+    def _supersede_before(self, block: Block, position: int) -> None:
         node: Block | None = block
         while node is not None:
             for checkpoint in node.checkpoints.values():
@@ -317,13 +316,14 @@ class BlockIndex:
         self.buffers += sign * size.buffers
 
 
-def _longest_shared(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:
+def _closest_child(node: Block, tokens: Sequence[int], start: int) -> tuple[Block | None, int]:
+    # Returns the child that shares most of the tokens at `start`, and how many.
     if start >= len(tokens):
         return None, 0
-    best, longest = None, (0, 0)
+    best, best_score = None, (0, 0)  # of equal ones the longest
     for child in node.by_first.get(tokens[start], ()):
         length = len(child.tokens)
         score = shared(child.tokens, tokens[start : start + length]), length
-        if score > longest:
-            best, longest = child, score
-    return best, longest[0]
+        if score > best_score:
+            best, best_score = child, score
+    return best, best_score[0]

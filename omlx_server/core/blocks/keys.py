@@ -36,6 +36,7 @@ def namespace_id(namespace: str) -> str:
 
 
 def chain(root: BlockKey, tokens: Sequence[int], size: int) -> list[BlockKey]:
+    """Return the keys of the full blocks of `tokens`."""
     keys, parent = [], root
     for start in range(0, len(tokens) - size + 1, size):
         parent = block_key(parent, tokens[start : start + size])
@@ -44,5 +45,6 @@ def chain(root: BlockKey, tokens: Sequence[int], size: int) -> list[BlockKey]:
 
 
 def shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many first tokens are equal."""
     pairs = zip(one, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -34,18 +34,18 @@ class PrefixHandle:
     tokens: tuple[int, ...]
     keys: list[BlockKey]
     owner: bytes = b""
-    reading: set[BlockKey] = field(default_factory=set)
+    reading: set[BlockKey] = field(default_factory=set)  # records that it awaits
     leased: list[Block | Checkpoint] = field(default_factory=list)
-    claimed: list[BlockKey] = field(default_factory=list)
-    checkpoints_at: dict[int, Worth] = field(default_factory=dict)
-    known: int = 0
-    waiting: bool = True
-    reuses: bool = True
-    promoted: int = 0
-    room: int = 0
-    question: int = 0
-    asked: int = 0
-    missed: Miss | None = None
+    claimed: list[BlockKey] = field(default_factory=list)  # blocks that it computes for all
+    checkpoints_at: dict[int, Worth] = field(default_factory=dict)  # by position
+    known: int = 0  # tokens that could be restored when it was queued
+    waiting: bool = True  # until it is admitted
+    reuses: bool = True  # False where blocks were unreadable: it computes all
+    promoted: int = 0  # the end of what came from the cold tier
+    room: int = 0  # bytes that it may still read
+    question: int = 0  # the number of what it asked an unlisted store; 0 for none
+    asked: int = 0  # times that something was read for it
+    missed: Miss | None = None  # why not more was read
     blocks: BlocksInUse = field(default_factory=BlocksInUse)
 
     @property

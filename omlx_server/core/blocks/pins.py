@@ -1,5 +1,4 @@
-"""Pins: prefixes whose blocks neither tier evicts, whether computed yet or not. Pure; mlx
-thread."""
+"""Pins: prefixes whose blocks neither tier evicts, computed yet or not. Pure; mlx thread."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
@@ -13,8 +12,7 @@ from omlx_server.core.blocks.keys import BlockKey, checkpoint_key, root_key
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A pinned prefix: the `keys` of its full blocks, then of its checkpoints. `tenant` is the root
-    key without the adapter."""
+    """A pinned prefix: `keys` of its blocks, then checkpoints. `tenant`: `root` without adapter."""
 
     id: str
     namespace: str
@@ -49,12 +47,16 @@ class PinReport:
 
 
 class Unpinned(Enum):
+    """The outcome of the removal of a pin."""
+
     UNKNOWN = "there is no such pin"
     ENDED = "it is gone"
     STORED = "it holds nothing any more, but its file still names it"
 
 
 class Pins:
+    """All pins, and the keys that any of them names."""
+
     def __init__(self) -> None:
         self._pins: dict[str, Pin] = {}
         self._keys: Counter[BlockKey] = Counter()

@@ -47,8 +47,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class RecordTensor:
-    """One array in row-major order. `dtype` is a safetensors name; `data` is any contiguous
-    buffer."""
+    """An array in row-major order. `dtype` is a safetensors name; `data` is contiguous."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -61,8 +60,7 @@ class RecordTensor:
 
 @dataclass(frozen=True, slots=True)
 class PackedArrays:
-    """Arrays of a block or checkpoint. `places` gives for each array of each layer (tensor, index
-    on its first axis)."""
+    """Arrays of an entry: for each of each layer `places` has (tensor, index on its first axis)."""
 
     tensors: Sequence[RecordTensor]
     places: tuple[tuple[tuple[int, int], ...], ...]

@@ -1,5 +1,4 @@
-"""Computes how much of a known prefix can be restored: up to a checkpoint with recurrent state,
-else any token. Pure."""
+"""Plans how much of a known prefix is restored: with recurrent state up to a checkpoint. Pure."""
 
 from dataclasses import dataclass
 
@@ -38,7 +37,7 @@ class PrefixMatch:
         return self.plan.stop if self.plan else 0
 
 
-def find(match: Match, layout: CacheLayout, limit: int) -> PrefixMatch:
+def find_restorable(match: Match, layout: CacheLayout, limit: int) -> PrefixMatch:
     """Return the plan that restores the most tokens, at most `limit`."""
     stop, checkpoint = min(match.depth, limit), None
     if layout.checkpointed:
@@ -52,7 +51,8 @@ def find(match: Match, layout: CacheLayout, limit: int) -> PrefixMatch:
     return PrefixMatch(match, plan, checkpoint)
 
 
-def to_go_on_from(match: Match, layout: CacheLayout, tokens: int) -> list[Checkpoint]:
+def resumable_checkpoints(match: Match, layout: CacheLayout, tokens: int) -> list[Checkpoint]:
     """Return the checkpoints from which this prompt, or a longer one, can go on."""
-    checkpoints = (find(match, layout, limit).checkpoint for limit in (tokens - 1, tokens))
-    return list(dict.fromkeys(checkpoint for checkpoint in checkpoints if checkpoint is not None))
+    prefixes = [find_restorable(match, layout, limit) for limit in (tokens - 1, tokens)]
+    checkpoints = dict.fromkeys(prefix.checkpoint for prefix in prefixes)
+    return [checkpoint for checkpoint in checkpoints if checkpoint is not None]

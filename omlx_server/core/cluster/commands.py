@@ -1,5 +1,4 @@
-"""Commands of rank 0 to its followers, which run them in order. Blocks have the same ids on
-every rank."""
+"""Commands of rank 0 to its followers, run in order. Blocks have one id on all ranks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,20 +15,20 @@ _GREEDY = SamplingParams(max_tokens=1, temperature=0)
 
 @dataclass(frozen=True, slots=True)
 class LaunchStep:
-    step: Step
+    step: Step  # its decode
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
     """The result of a decode that verified drafts, for each row."""
 
-    right: Sequence[int]
-    newest: Sequence[int]
+    right: Sequence[int]  # how many of its drafted tokens were right
+    newest: Sequence[int]  # its last token
 
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    step: Step
+    step: Step  # its chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,36 +135,21 @@ class PayloadRead:
     reason: str = ""
 
 
-Command = (
-    LaunchStep
-    | Accept
-    | Chunks
-    | CutIds
-    | Drop
-    | Tidy
-    | Reset
-    | WritePayload
-    | ReadPayload
-    | Promote
-    | Clear
-    | ClearAll
-    | Closing
-    | Score
-    | OneToken
-    | ProbeForward
-    | Width
-)
+_StepCommand = LaunchStep | Accept | Chunks | CutIds | Drop | Tidy | Reset
+_ColdCommand = WritePayload | ReadPayload | Promote | Clear | ClearAll
+Command = _StepCommand | _ColdCommand | Closing | Score | OneToken | ProbeForward | Width
 
 
 def without_samples(step: Step, drafts: Mapping[SequenceId, tuple[int, ...]]) -> Step:
+    """Return what followers need of a decode."""
     return Step(step.drops, step.tails, step.decodes, drafts, row_cuts=step.row_cuts)
 
 
-def chunks_of(step: Step, left: Sequence[Chunk]) -> Step:
-    """Return a step's running chunks without the tokens of contexts."""
-    running = {chunk.prefill for chunk in left}
+def chunks_of(step: Step, chunks: Sequence[Chunk]) -> Step:
+    """Return those `chunks` of a step that run, without the tokens of contexts."""
+    running = {chunk.prefill for chunk in chunks}
     restores = tuple(restore for restore in step.restores if restore.prefill in running)
-    return Step(restores=restores, chunks=tuple(map(_chunk, left)))
+    return Step(restores=restores, chunks=tuple(map(_chunk_without_contexts, chunks)))
 
 
 def with_contexts(step: Step) -> Step:
@@ -173,8 +157,8 @@ def with_contexts(step: Step) -> Step:
     return replace(step, chunks=tuple(map(_chunk_with_contexts, step.chunks)))
 
 
-def _chunk(chunk: Chunk) -> Chunk:
-    return replace(chunk, joins=tuple(map(_join, chunk.joins)))
+def _chunk_without_contexts(chunk: Chunk) -> Chunk:
+    return replace(chunk, joins=tuple(map(_join_without_context, chunk.joins)))
 
 
 def _chunk_with_contexts(chunk: Chunk) -> Chunk:
@@ -182,5 +166,5 @@ def _chunk_with_contexts(chunk: Chunk) -> Chunk:
     return replace(chunk, joins=tuple(joins))
 
 
-def _join(join: Join) -> Join:
+def _join_without_context(join: Join) -> Join:
     return Join(join.id, (), len(join.context), _GREEDY, shift=join.shift)

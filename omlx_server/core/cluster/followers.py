@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from itertools import count
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import PASSING, Recalled, Record
@@ -14,11 +14,13 @@ from omlx_server.core.ranks import NOT_ON_EVERY_RANK
 _log = logging.getLogger(__name__)
 
 
-class _Reading:
-    def __init__(self, left: int) -> None:
-        self.left = left
+class _SharedRead:
+    """A read by all ranks, of which `ranks_left` have not ended it."""
+
+    def __init__(self, ranks_left: int) -> None:
+        self.ranks_left = ranks_left
         self.own: Recalled | None = None
-        self.reasons = set[str]()
+        self.reasons = set[str]()  # why others have no part
 
 
 class Followers:
@@ -29,15 +31,15 @@ class Followers:
         self._size = size
         self._numbers = count()
         self._newest: dict[BlockKey, int] = {}
-        self._readings: dict[int, _Reading] = {}
-        self._heard: SimpleQueue[PayloadRead] = SimpleQueue()
+        self._readings: dict[int, _SharedRead] = {}
+        self._answers: SimpleQueue[PayloadRead] = SimpleQueue()
         self.wake: Callable[[], None] = lambda: None
         self.step_failed: Callable[[str], str] = lambda problem: problem
         """Takes the problem of a failed step; returns why the group is lost."""
 
     def receive(self, answer: PayloadRead) -> None:
         """Take an answer of a rank. Any thread."""
-        self._heard.put(answer)
+        self._answers.put(answer)
         self.wake()
 
     def fail(self, crash: Crash) -> str:
@@ -50,7 +52,7 @@ class Followers:
     def read(self, record: Record, patience: float) -> None:
         number = next(self._numbers)
         self._newest[record.key] = number
-        self._readings[number] = _Reading(1 + self._size)
+        self._readings[number] = _SharedRead(1 + self._size)
         self.tell(ReadPayload(number, record, patience))
 
     def note_own_read(self, recalled: Recalled) -> None:
@@ -58,28 +60,25 @@ class Followers:
         if number is not None:
             reading = self._readings[number]
             reading.own = recalled
-            reading.left -= 1
+            reading.ranks_left -= 1
 
     def take_complete(self) -> Sequence[tuple[int, Recalled]]:
         """Return reads that all ranks have newly ended; a missing part makes a miss."""
-        while True:
-            try:
-                answer = self._heard.get_nowait()
-            except Empty:
-                break
+        while not self._answers.empty():
+            answer = self._answers.get_nowait()
             reading = self._readings.get(answer.number)
             if reading is not None:
                 reading.reasons |= {answer.reason} - {""}
-                reading.left -= 1
-        ended = list[tuple[int, Recalled]]()
+                reading.ranks_left -= 1
+        complete = list[tuple[int, Recalled]]()
         for number, reading in list(self._readings.items()):
-            if not reading.left and reading.own is not None:
+            if not reading.ranks_left and reading.own is not None:
                 del self._readings[number]
-                ended.append((number, _of_all(reading.own, reading.reasons)))
-        return ended
+                complete.append((number, _result_of_all(reading.own, reading.reasons)))
+        return complete
 
 
-def _of_all(recalled: Recalled, reasons: set[str]) -> Recalled:
+def _result_of_all(recalled: Recalled, reasons: set[str]) -> Recalled:
     if recalled.packed is None or not reasons:
         return recalled
     lasting = reasons.difference(PASSING)

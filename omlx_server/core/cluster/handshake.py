@@ -29,14 +29,13 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The model to load on `size` ranks: its possible names, its fingerprint, its KV scheme
-    (name, bits, group size), its block size."""
+    """The model to load on `size` ranks."""
 
     size: int
     ips: Sequence[str]
-    names: Sequence[str]
+    names: Sequence[str]  # any of them
     fingerprint: str
-    kv: tuple[str, float, int]
+    kv: tuple[str, float, int]  # the scheme's name, bits, group size
     block_tokens: int
     has_cold: bool
     rdma: Devices = ()

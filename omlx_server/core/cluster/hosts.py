@@ -36,7 +36,7 @@ class Host:
 
 
 def parsed(text: str) -> list[Host]:
-    """Raises ValueError with a reason in one line."""
+    """Parse a hosts file. Raises ValueError with a reason in one line."""
     try:
         entries = json.loads(text)
     except ValueError as error:
@@ -66,29 +66,34 @@ def _host(number: int, entry: Any) -> Host:
 def _devices(number: int, entries: Any) -> Sequence[Sequence[str]]:
     if not isinstance(entries, list):
         raise ValueError(f"host {number}: {_RDMA_FORM}")
-    devices = [
-        [] if entry is None else [entry] if isinstance(entry, str) else entry for entry in entries
-    ]
-    for names in devices:
+    devices = list[tuple[str, ...]]()
+    for entry in entries:
+        names = [] if entry is None else entry
+        if isinstance(names, str):
+            names = [names]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"host {number}: {_RDMA_FORM}")
-    return tuple(map(tuple, devices))
+        devices.append(tuple(names))
+    return tuple(devices)
 
 
 def rdma_of(hosts: Sequence[Host]) -> Devices:
-    """Return the RDMA devices between the hosts. Raises ValueError unless they form a mesh or a
-    ring."""
+    """Return the RDMA devices between hosts. Raises ValueError unless they are a mesh or a ring."""
     size = len(hosts)
     for number, host in enumerate(hosts):
         if len(host.rdma) != size or host.rdma[number]:
             raise ValueError(f"host {number} has no RDMA devices: {_RDMA_FORM}")
     ring = [{(rank - 1) % size, (rank + 1) % size} for rank in range(size)]
     mesh = [set(range(size)) - {rank} for rank in range(size)]
-    if _missing(hosts, mesh) and (missing := _missing(hosts, ring)):
+    missing = _missing_link(hosts, mesh) and _missing_link(hosts, ring)
+    if missing:
         raise ValueError(f"no RDMA device leads from host {missing[0]} to host {missing[1]}")
     return tuple(host.rdma for host in hosts)
 
 
-def _missing(hosts: Sequence[Host], wanted: Sequence[set[int]]) -> tuple[int, int] | None:
-    pairs = ((rank, other) for rank, others in enumerate(wanted) for other in sorted(others))
-    return next((pair for pair in pairs if not hosts[pair[0]].rdma[pair[1]]), None)
+def _missing_link(hosts: Sequence[Host], links: Sequence[set[int]]) -> tuple[int, int] | None:
+    for rank, others in enumerate(links):
+        for other in sorted(others):
+            if not hosts[rank].rdma[other]:
+                return rank, other
+    return None

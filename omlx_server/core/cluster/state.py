@@ -8,15 +8,14 @@ from omlx_server.core.cluster.handshake import Alive
 
 
 class RankStatus(StrEnum):
-    """AWAY: not running, or not come. CHECKING: looks for the model. READY: waits for the
-    others. HERE: computes. LOST: its connection ended. REFUSED: can't take part."""
+    """The states of a rank."""
 
-    AWAY = "away"
-    CHECKING = "checking"
-    READY = "ready"
-    HERE = "here"
-    LOST = "lost"
-    REFUSED = "refused"
+    AWAY = "away"  # not running, or not come
+    CHECKING = "checking"  # looks for the model
+    READY = "ready"  # waits for the others
+    HERE = "here"  # computes
+    LOST = "lost"  # its connection ended
+    REFUSED = "refused"  # can't take part
 
 
 @dataclass(frozen=True, slots=True)

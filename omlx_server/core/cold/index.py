@@ -1,5 +1,4 @@
-"""The index of the cold tier over all namespaces. Pure; owned by the mlx thread. A block is not
-evicted while a child of it is here. A child may come before its parent."""
+"""The cold tier's index. A child may come before its parent, but goes first. Pure; mlx thread."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -13,8 +12,7 @@ from omlx_server.core.blocks.record import Record
 
 @dataclass(slots=True, eq=False)
 class ColdEntry:
-    """A block or checkpoint in the cold tier. `record` is None until it is read, if a scan found
-    it."""
+    """A block or checkpoint in the cold tier. If a scan found it, `record` is None until a read."""
 
     key: BlockKey
     namespace: str
@@ -49,7 +47,7 @@ class ColdIndex:
         self.nbytes = 0
         self._entries: dict[BlockKey, ColdEntry] = {}
         self._children: dict[BlockKey, dict[BlockKey, None]] = {}  # in insertion order
-        self._order = EvictionOrder(self._entries, self._evictable)
+        self._order = EvictionOrder(self._entries, self._is_evictable)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -69,14 +67,14 @@ class ColdIndex:
     def entries(self) -> Iterable[ColdEntry]:
         return self._entries.values()
 
-    def below(self, keys: Iterable[BlockKey]) -> list[ColdEntry]:
-        descendants, todo = dict[BlockKey, ColdEntry](), list(keys)
+    def descendants(self, keys: Iterable[BlockKey]) -> list[ColdEntry]:
+        found, todo = dict[BlockKey, ColdEntry](), list(keys)
         while todo:
             for key in self._children.get(todo.pop(), ()):
-                if key not in descendants:
-                    descendants[key] = self._entries[key]
+                if key not in found:
+                    found[key] = self._entries[key]
                     todo.append(key)
-        return list(descendants.values())
+        return list(found.values())
 
     def add(self, record: Record, nbytes: int) -> list[ColdEntry] | None:
         """Add an entry. Returns what was evicted for it; None when it does not fit."""
@@ -162,17 +160,6 @@ class ColdIndex:
             evicted.append(entry)
         return evicted
 
-    def check_invariants(self) -> None:
-        assert self.nbytes == sum(entry.nbytes for entry in self._entries.values())
-        assert all(entry.leases >= 0 for entry in self._entries.values())
-        children: dict[BlockKey, dict[BlockKey, None]] = {}
-        for entry in self._entries.values():
-            if entry.record is not None:
-                children.setdefault(entry.record.parent, {})[entry.key] = None
-        assert children == self._children, "a child is forgotten, or remembered for too long"
-
-    # -- inside --------------------------------------------------------------------------
-
     def _insert(self, entry: ColdEntry) -> None:
         self._entries[entry.key] = entry
         self.nbytes += entry.nbytes
@@ -191,6 +178,6 @@ class ColdIndex:
             del self._children[parent]
         self._order.lost_child(parent, entry)
 
-    def _evictable(self, entry: ColdEntry) -> bool:
+    def _is_evictable(self, entry: ColdEntry) -> bool:
         is_held = entry.leases or entry.key in self.pins
         return not is_held and entry.key not in self._children

@@ -17,7 +17,7 @@ from omlx_server.core.cold.recall import Rates, Recall, RecallPrompt, candidates
 from omlx_server.core.request import Miss
 
 # Reads per prompt, at most: others may evict what was read while it waits for the rest.
-_MOST_ASKED = 8
+_MOST_READS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class StoreQuery:
 
 
 class ColdWaits:
-    """Questions and reads; each read serves all prompts that want it."""
+    """Questions and reads that prompts wait for. A read serves all prompts that want it."""
 
     def __init__(self) -> None:
         self._reads: list[Record] = []
@@ -73,8 +73,8 @@ class ColdWaits:
     def take_waiting(self, key: BlockKey) -> list[PrefixHandle]:
         return self._waiting.pop(key, [])
 
-    def again(self, record: Record, waiting: list[PrefixHandle]) -> None:
-        """Read a record again that came before its parent."""
+    def read_again(self, record: Record, waiting: list[PrefixHandle]) -> None:
+        """Read a record once more that came before its parent."""
         if waiting:
             self._waiting[record.key] = waiting
             self._reads.append(record)
@@ -82,8 +82,7 @@ class ColdWaits:
     def note_arrival(
         self, handle: PrefixHandle, record: Record, entry: Block | Checkpoint | None, nbytes: int
     ) -> None:
-        """Note that a record came for a prompt, and used `nbytes` of its room. The caller has
-        leased `entry`."""
+        """Note a record that came for a prompt, with `nbytes` of its room. `entry` is leased."""
         handle.reading.discard(record.key)
         handle.room -= nbytes
         if entry is not None:
@@ -107,7 +106,7 @@ class ColdWaits:
                 waiting.remove(handle)
         handle.reading = set()
 
-    def end(self) -> None:
+    def stop_all(self) -> None:
         waiting = [*self._asking.values(), *chain.from_iterable(self._waiting.values())]
         for handle in waiting:
             self.stop(handle)
@@ -115,20 +114,16 @@ class ColdWaits:
 
 
 def comes_early(record: Record, handle: PrefixHandle) -> bool:
+    """Return whether a prompt's record came before one that it needs in memory first."""
     others = handle.reading - {record.key}
     return bool(others) if record.part is RecordKind.CHECKPOINT else record.parent in others
 
 
 class ReadAhead:
-    """Reads ahead from a `tier`, if there is one, at most `most_bytes()` for all waiting
-    prompts."""
+    """Reads ahead from a `tier`, if any, at most `most_bytes()` for all waiting prompts."""
 
     def __init__(
-        self,
-        tier: ColdIndex | None,
-        index: BlockIndex,
-        layout: CacheLayout,
-        namespace: str,
+        self, tier: ColdIndex | None, index: BlockIndex, layout: CacheLayout, namespace: str
     ) -> None:
         self.tier = tier
         self.most_bytes: Callable[[], int] = lambda: sys.maxsize
@@ -140,7 +135,7 @@ class ReadAhead:
 
     def leave(self) -> None:
         self.tier = None
-        self.waits.end()
+        self.waits.stop_all()
 
     def enter(self, handle: PrefixHandle, prefix: PrefixMatch) -> None:
         """Read what follows the blocks in memory, if all of it has room."""
@@ -152,16 +147,17 @@ class ReadAhead:
             if records:
                 self.waits.ask(handle, records)
                 return
-        recalled = self.look(handle, prefix)
+        recalled = self.choose(handle, prefix)
         if recalled.why is not Miss.NO_ROOM:
             self.want(handle, recalled)
 
-    def can_ask(self, handle: PrefixHandle) -> bool:
+    def may_read_more(self, handle: PrefixHandle) -> bool:
         listed = self.tier is not None and self.tier.listed
         failed = handle.missed not in (None, Miss.NO_ROOM)
-        return listed and not failed and handle.asked < _MOST_ASKED
+        return listed and not failed and handle.asked < _MOST_READS
 
-    def look(self, handle: PrefixHandle, prefix: PrefixMatch) -> Recall:
+    def choose(self, handle: PrefixHandle, prefix: PrefixMatch) -> Recall:
+        """Choose what to read for a prompt, and note the room for it and why it is not all."""
         handle.room = self.room
         recalled = self.recall(RecallPrompt.of(handle, prefix), handle.room)
         handle.missed = recalled.why
@@ -178,6 +174,7 @@ class ReadAhead:
 
     @property
     def room(self) -> int:
+        """The bytes that may be read besides what is leased or on its way."""
         tier, keys = self.tier, self.waits.reading
         entries = (tier.entry(key) for key in keys) if tier is not None else ()
         coming = sum(entry.nbytes for entry in entries if entry is not None)

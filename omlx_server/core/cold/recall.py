@@ -1,5 +1,4 @@
-"""Chooses what to read from the cold tier for a prompt. Full blocks are found by key, the rest
-by their tokens. Pure."""
+"""Chooses what to read from the cold tier: full blocks by key, the rest by tokens. Pure."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,8 +17,9 @@ _SHORTEST_READ = 16
 # Seconds. A disk reads a block within one; the watchdog gives up a read after 120.
 _LEAST_PATIENCE, _MOST_PATIENCE = 1.0, 60.0
 # Seconds per computed token before the first measurement.
-_UNKNOWN_TOKEN = 1e-3
-_HOPE = 0.95
+_UNKNOWN_TOKEN_SECONDS = 1e-3
+# What is left of a slow reading speed each time that computing was faster.
+_FORGOTTEN = 0.95
 _MOST_CANDIDATES = 4096
 
 
@@ -32,38 +32,37 @@ class Rates:
 
     def note_computing(self, tokens: int, seconds: float) -> None:
         if tokens >= _SHORTEST_READ:
-            self.seconds_per_token = _blend(self.seconds_per_token, seconds / tokens)
+            self.seconds_per_token = _moving_mean(self.seconds_per_token, seconds / tokens)
 
     def note_reading(self, nbytes: int, seconds: float) -> None:
         if nbytes:
-            self.seconds_per_byte = _blend(self.seconds_per_byte, seconds / nbytes)
+            self.seconds_per_byte = _moving_mean(self.seconds_per_byte, seconds / nbytes)
 
     def reading_pays(self, tokens: int, nbytes: int) -> bool:
         if tokens < _SHORTEST_READ:
             return False
-        computing = tokens * self.seconds_per_token
-        if not computing or nbytes * self.seconds_per_byte < computing:
+        computing_seconds = tokens * self.seconds_per_token
+        if not computing_seconds or nbytes * self.seconds_per_byte < computing_seconds:
             return True
-        self.seconds_per_byte *= _HOPE  # try again after a slow spell
+        self.seconds_per_byte *= _FORGOTTEN  # so that reading is tried again
         return False
 
     def patience(self, tokens: int) -> float:
         """Return the seconds to wait for a read that saves `tokens`, from 1 to 60."""
-        computing = tokens * (self.seconds_per_token or _UNKNOWN_TOKEN)
-        return min(max(_LEAST_PATIENCE, computing), _MOST_PATIENCE)
+        computing_seconds = tokens * (self.seconds_per_token or _UNKNOWN_TOKEN_SECONDS)
+        return min(max(_LEAST_PATIENCE, computing_seconds), _MOST_PATIENCE)
 
 
 @dataclass(frozen=True, slots=True)
 class RecallPrompt:
-    """A prompt in memory: `full` tokens in full blocks, `known` with part of one more; `cached`
-    ones can be restored."""
+    """A prompt, and how many of its tokens are in memory."""
 
     root: BlockKey
     tokens: tuple[int, ...]
     keys: Sequence[BlockKey]
-    full: int
-    known: int
-    cached: int
+    full: int  # in full blocks
+    known: int  # with part of one more
+    cached: int  # that can be restored
 
     @classmethod
     def of(cls, handle: PrefixHandle, prefix: PrefixMatch) -> "RecallPrompt":
@@ -92,28 +91,30 @@ def recall(
     room: int,
 ) -> Recall:
     """Choose at most `room` bytes of records, none if computing is faster."""
-    most, records = _within(prompt, cold, layout, namespace, sys.maxsize)
+    most, records = _records_within(prompt, cold, layout, namespace, sys.maxsize)
     stop = most
-    if _nbytes(cold, records) > room:
-        stop, records = _within(prompt, cold, layout, namespace, room)
-    why = Miss.NO_ROOM if most > stop and most - prompt.cached >= _SHORTEST_READ else None
-    gained = stop - prompt.cached
-    if not records or rates.reading_pays(gained, _nbytes(cold, records)):
+    if _total_bytes(cold, records) > room:
+        stop, records = _records_within(prompt, cold, layout, namespace, room)
+    lacks_room = stop < most and most - prompt.cached >= _SHORTEST_READ
+    why = Miss.NO_ROOM if lacks_room else None
+    gained_tokens = stop - prompt.cached
+    if not records or rates.reading_pays(gained_tokens, _total_bytes(cold, records)):
         return Recall(records, why)
-    return Recall([], Miss.SLOW if gained >= _SHORTEST_READ else why)
+    return Recall([], Miss.SLOW if gained_tokens >= _SHORTEST_READ else why)
 
 
-def _within(
+def _records_within(
     prompt: RecallPrompt, cold: ColdIndex, layout: CacheLayout, namespace: str, room: int
 ) -> tuple[int, list[Record]]:
-    records = _blocks(prompt, cold, layout.block_size, namespace, room)
-    deepest = max([prompt.known, *(reach(prompt, last) for last in records[-1:])])
+    # Returns how far the prompt can be restored with `room` bytes of records, and these.
+    records = _blocks_within(prompt, cold, layout.block_size, namespace, room)
+    deepest = max(prompt.known, reach(prompt, records[-1]) if records else 0)
     if not layout.checkpointed:
         return deepest, records
-    checkpoint = _checkpoint(prompt, cold, layout.block_size, deepest, records, room)
+    checkpoint = _deepest_checkpoint(prompt, cold, layout.block_size, deepest, records, room)
     if checkpoint is None:
         return prompt.cached, []
-    return checkpoint.stop, _up_to(checkpoint, records)
+    return checkpoint.stop, _blocks_with_checkpoint(checkpoint, records)
 
 
 def candidates(
@@ -140,7 +141,7 @@ def candidates(
     return [record for record in records if record.key not in cold][:_MOST_CANDIDATES]
 
 
-def _blocks(
+def _blocks_within(
     prompt: RecallPrompt, cold: ColdIndex, size: int, namespace: str, room: int
 ) -> list[Record]:
     records: list[Record] = []
@@ -153,19 +154,20 @@ def _blocks(
         parent = prompt.parent_of(at, size)
         records.append(Record(namespace, parent, at, prompt.tokens[at : at + size]))
         at += size
-    tail = _tail(prompt, cold, at, prompt.parent_of(at, size))
-    entry = cold.entry(tail.key) if tail else None
-    if tail is not None and entry is not None and entry.nbytes <= room:
+    tail = _longest_short_block(prompt, cold, at, prompt.parent_of(at, size))
+    if tail is not None and _total_bytes(cold, [tail]) <= room:
         records.append(tail)
     return records
 
 
 def reach(prompt: RecallPrompt, record: Record) -> int:
-    """Return how far a prompt has a record's tokens."""
+    """Return the end of the tokens that a prompt shares with a record."""
     return record.start + shared(record.tokens, prompt.tokens[record.start : record.stop])
 
 
-def _tail(prompt: RecallPrompt, cold: ColdIndex, at: int, parent: BlockKey) -> Record | None:
+def _longest_short_block(
+    prompt: RecallPrompt, cold: ColdIndex, at: int, parent: BlockKey
+) -> Record | None:
     best, longest = None, max(prompt.known - at, 0)
     for record in cold.children(parent):
         length = reach(prompt, record) - at
@@ -174,18 +176,17 @@ def _tail(prompt: RecallPrompt, cold: ColdIndex, at: int, parent: BlockKey) -> R
     return best
 
 
-def _checkpoint(
-    prompt: RecallPrompt, cold: ColdIndex, size: int, reach: int, blocks: list[Record], room: int
+def _deepest_checkpoint(
+    prompt: RecallPrompt, cold: ColdIndex, size: int, deepest: int, blocks: list[Record], room: int
 ) -> Record | None:
-    for start in range((reach - 1) // size * size, -1, -size):
-        parent = prompt.parent_of(start, size)
+    for start in range((deepest - 1) // size * size, -1, -size):
         checkpoints = [
             record
-            for record in cold.children(parent)
+            for record in cold.children(prompt.parent_of(start, size))
             if record.part is RecordKind.CHECKPOINT
-            and prompt.cached < record.stop <= reach
+            and prompt.cached < record.stop <= deepest
             and prompt.tokens[start : record.stop] == record.tokens
-            and _nbytes(cold, _up_to(record, blocks)) <= room
+            and _total_bytes(cold, _blocks_with_checkpoint(record, blocks)) <= room
         ]
         if checkpoints:
             return max(checkpoints, key=lambda record: record.stop)
@@ -194,13 +195,14 @@ def _checkpoint(
     return None
 
 
-def _up_to(checkpoint: Record, blocks: list[Record]) -> list[Record]:
+def _blocks_with_checkpoint(checkpoint: Record, blocks: list[Record]) -> list[Record]:
     return [*(block for block in blocks if block.start < checkpoint.stop), checkpoint]
 
 
-def _nbytes(cold: ColdIndex, records: list[Record]) -> int:
-    return sum(entry.nbytes for record in records if (entry := cold.entry(record.key)))
+def _total_bytes(cold: ColdIndex, records: list[Record]) -> int:
+    entries = (cold.entry(record.key) for record in records)
+    return sum(entry.nbytes for entry in entries if entry is not None)
 
 
-def _blend(old: float, new: float) -> float:
+def _moving_mean(old: float, new: float) -> float:
     return new if not old else 0.7 * old + 0.3 * new

@@ -25,15 +25,12 @@ def reserve_bytes(ram: int) -> int:
 
 def limit_bytes(ram: int, working_set: int | None, reserve: int) -> int:
     """Return the RAM without the reserve, within Metal's working set."""
-    left = max(ram - reserve, int(ram * _LEAST_SHARE))
-    return min(left, working_set) if working_set else left
+    limit = max(ram - reserve, int(ram * _LEAST_SHARE))
+    return min(limit, working_set) if working_set else limit
 
 
 def limit_of(
-    limit: int | Literal["auto"],
-    reserve: int | Literal["auto"],
-    ram: int,
-    working_set: int | None,
+    limit: int | Literal["auto"], reserve: int | Literal["auto"], ram: int, working_set: int | None
 ) -> int:
     if limit != "auto":
         return limit

@@ -21,8 +21,7 @@ _FLOAT32 = 4
 
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
-    """Sizes in elements of `width` bytes. At most `most_scores` scores are made at a time (0:
-    all)."""
+    """Sizes in elements of `width` bytes. `most_scores` are made at a time, if not 0."""
 
     layers: int
     hidden: int
@@ -50,46 +49,53 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class EncoderPlan:
+    """Estimates an encoder's passes by fitted factors of A and S."""
+
     shape: EncoderShape
     factors: tuple[float, float]
 
-    def needs(self, one: Pass) -> int:
-        activations, scores = terms(self.shape, one)
+    def needs(self, one_pass: Pass) -> int:
+        activations, scores = terms(self.shape, one_pass)
         inner = int((activations * self.factors[0] + scores * self.factors[1]) * _MARGIN)
-        return max(inner + chunk_leftover_bytes(self.shape, one), _ending(self.shape, one)) + _FLOOR
+        layers = inner + chunk_leftover_bytes(self.shape, one_pass)
+        return max(layers, _last_states_bytes(self.shape, one_pass)) + _FLOOR
 
 
-def terms(shape: EncoderShape, one: Pass) -> tuple[int, int]:
-    chunk = one.chunk if shape.causal else one.tokens
-    rows = one.rows * chunk
-    wide = shape.hidden + shape.intermediate
-    wide += (shape.heads + 2 * shape.kv_heads) * shape.head_dim
-    scores = rows * shape.heads * one.tokens
+def terms(shape: EncoderShape, one_pass: Pass) -> tuple[int, int]:
+    """Return the bytes of A and of S."""
+    chunk = one_pass.chunk if shape.causal else one_pass.tokens
+    rows = one_pass.rows * chunk
+    row_numbers = shape.hidden + shape.intermediate
+    row_numbers += (shape.heads + 2 * shape.kv_heads) * shape.head_dim
+    scores = rows * shape.heads * one_pass.tokens
     if shape.most_scores and scores > shape.most_scores:
-        least = one.rows * shape.heads * one.tokens
+        least = one_pass.rows * shape.heads * one_pass.tokens
         scores = max(shape.most_scores, least)
-    return rows * wide * shape.width, scores * shape.width
+    return rows * row_numbers * shape.width, scores * shape.width
 
 
-def chunk_leftover_bytes(shape: EncoderShape, one: Pass) -> int:
+def chunk_leftover_bytes(shape: EncoderShape, one_pass: Pass) -> int:
     """Return the bytes of caches and hidden states that chunks leave."""
-    if not _in_chunks(shape, one):
+    if not _is_chunked(shape, one_pass):
         return 0
-    step = places(one.chunk)
-    apart = step // one.chunk * one.chunk  # buffers grow once in so many tokens
-    room = (one.tokens - 1) // apart * apart + step
-    layer = 2 * shape.kv_heads * shape.head_dim * shape.width
-    caches = one.rows * room * layer * (shape.layers + (room > step))
-    return caches + one.rows * one.tokens * shape.hidden * shape.width
+    growth = places(one_pass.chunk)
+    tokens_apart = growth // one_pass.chunk * one_pass.chunk  # buffers grow once in so many
+    room = (one_pass.tokens - 1) // tokens_apart * tokens_apart + growth
+    token_bytes = 2 * shape.kv_heads * shape.head_dim * shape.width
+    layers = shape.layers + (room > growth)  # one is copied while it grows
+    caches = one_pass.rows * room * token_bytes * layers
+    return caches + one_pass.rows * one_pass.tokens * shape.hidden * shape.width
 
 
-def _ending(shape: EncoderShape, one: Pass) -> int:
-    number = 2 * (shape.width + _FLOAT32) if _in_chunks(shape, one) else 0
-    return one.rows * one.tokens * shape.hidden * number
+def _last_states_bytes(shape: EncoderShape, one_pass: Pass) -> int:
+    # Chunks leave states that are joined, and widened to float32, at the end.
+    if not _is_chunked(shape, one_pass):
+        return 0
+    return one_pass.rows * one_pass.tokens * shape.hidden * 2 * (shape.width + _FLOAT32)
 
 
-def _in_chunks(shape: EncoderShape, one: Pass) -> bool:
-    return shape.causal and one.chunk < one.tokens
+def _is_chunked(shape: EncoderShape, one_pass: Pass) -> bool:
+    return shape.causal and one_pass.chunk < one_pass.tokens
 
 
 STRUCTURAL = (8.0, 6.0)

@@ -1,15 +1,4 @@
-"""Decides whether a step fits into memory, and frees memory for it. Pure; mlx thread.
-
-The ladder of relief, in this order; the last four are the scheduler's:
-
-    pool         freed buffers go back to the machine
-    checkpoints  superseded checkpoints go
-    blocks       the hot tier shrinks, never below its floor
-    chunk        a prompt is prefilled in smaller pieces
-    pause        nobody new is let in
-    preempt      the newest sequence goes back to the queue
-    reject       a request that would not fit alone is refused
-"""
+"""Decides whether a step fits into memory, and frees memory for it. Pure; mlx thread."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,48 +14,50 @@ from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 
 
 class Relief(StrEnum):
-    POOL = "pool"
-    CHECKPOINTS = "checkpoints"
-    BLOCKS = "blocks"
-    CHUNK = "chunk"
-    PAUSE = "pause"
-    PREEMPT = "preempt"
-    REJECT = "reject"
+    """The ladder of relief, in this order; the last four are the scheduler's."""
+
+    POOL = "pool"  # freed buffers go back to the machine
+    CHECKPOINTS = "checkpoints"  # superseded checkpoints go
+    BLOCKS = "blocks"  # the hot tier shrinks, never below its floor
+    CHUNK = "chunk"  # a prompt is prefilled in smaller pieces
+    PAUSE = "pause"  # nobody new is let in
+    PREEMPT = "preempt"  # the newest sequence goes back to the queue
+    REJECT = "reject"  # a request that would not fit alone is refused
 
 
-_EACH = (Relief.PREEMPT, Relief.REJECT)
-# Steps between two drains of the pool; if it is needed sooner, the hot tier makes room for it.
-_DRAINS_APART = 50
+_COUNTED_EACH_TIME = (Relief.PREEMPT, Relief.REJECT)
+# Two drains of the pool are so far apart; if it is needed sooner, the hot tier makes room for it.
+_STEPS_BETWEEN_DRAINS = 50
 # Blocks are evicted in portions of 1 / 64 of the memory.
 _PORTIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Live caches of `rows` and `prefills` of this many tokens each. They refer to `in_blocks`
-    tokens of blocks of `block_bytes`, of which `idle_bytes` are not in use yet."""
+    """The tokens of live caches, by row and by prefill."""
 
     rows: tuple[int, ...] = ()
     prefills: tuple[int, ...] = ()
-    in_blocks: int = 0
-    block_bytes: int = 0
-    idle_bytes: int = 0
+    in_blocks: int = 0  # tokens to which they only refer
+    block_bytes: int = 0  # of the blocks that have these
+    idle_bytes: int = 0  # of those not in use yet
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
+    """Tokens and checkpoints that a step keeps. `refers`: blocks share the bytes of caches."""
+
     tokens: int = 0
     checkpoints: int = 0
     refers: bool = False
 
 
 class Neighbours(Protocol):
-    """The other models and all jobs, in bytes. `reserved`: caches when all that was admitted is
-    finished."""
+    """The other models and all jobs, in bytes."""
 
     live: int
-    reserved: int
-    pending: int
+    reserved: int  # caches when all that was admitted is finished
+    pending: int  # on the way to the cold tier
 
     @property
     def count(self) -> int: ...
@@ -89,15 +80,15 @@ class MemoryGuard:
     ) -> None:
         self.limit = limit
         self._planner = planner
-        self._queue = queue
+        self._queue = queue  # bytes kept free for what goes to the cold tier
         self._neighbours = neighbours
         self.ledger = Ledger(limit)
-        self.features = 0
-        self.reserved = 0
+        self.features = 0  # bytes of images' features
+        self.reserved = 0  # bytes of caches when all that runs is finished
         self.used: Counter[Relief] = Counter()
-        self._drains = False
-        self._drained_ago = _DRAINS_APART
-        self._counted: set[Relief] = set()
+        self.drains_pool = False
+        self._steps_since_drain = _STEPS_BETWEEN_DRAINS
+        self._counted_this_step: set[Relief] = set()
 
     def change(self, limit: int, queue: int) -> None:
         self.limit, self._queue = limit, queue
@@ -109,14 +100,14 @@ class MemoryGuard:
 
     def begin(self, ledger: Ledger, features: int = 0) -> None:
         self.ledger, self.features = ledger, features
-        self._drained_ago = 0 if self._drains else self._drained_ago + 1
-        self._drains = False
-        self._counted = set()
+        self._steps_since_drain = 0 if self.drains_pool else self._steps_since_drain + 1
+        self.drains_pool = False
+        self._counted_this_step = set()
 
     def note(self, relief: Relief) -> None:
         """Count a relief: PREEMPT and REJECT each time, others once a step."""
-        if relief not in self._counted or relief in _EACH:
-            self._counted.add(relief)
+        if relief not in self._counted_this_step or relief in _COUNTED_EACH_TIME:
+            self._counted_this_step.add(relief)
             self.used[relief] += 1
 
     def worst_decode(self, rows: Sequence[int], leaving: Sequence[int] = ()) -> Decode | None:
@@ -124,37 +115,35 @@ class MemoryGuard:
 
     @property
     def pauses(self) -> bool:
-        return Relief.PAUSE in self._counted
+        return Relief.PAUSE in self._counted_this_step
 
     @property
     def made_room(self) -> bool:
-        return Relief.BLOCKS in self._counted
+        return Relief.BLOCKS in self._counted_this_step
 
     @property
-    def drains_pool(self) -> bool:
-        return self._drains
-
-    @property
-    def shares(self) -> bool:
+    def shares_memory(self) -> bool:
+        """Whether other models or jobs are at work."""
         return self._neighbours.at_work
-
-    # -- questions -----------------------------------------------------------------------
 
     def ever_fits(self, caches: Caches, chunk: int) -> bool:
         """Return whether these caches and a step fit when nothing else runs."""
-        return self._fits(caches, self._planner.transient(self._shape(caches, chunk)))
+        transient = self._planner.transient(self._worst_step(caches, chunk))
+        return self._fit_under_limit(caches, transient)
 
     def explain(self, caches: Caches, chunk: int) -> str:
-        live = self._live(caches)
-        step = self._planner.transient(self._shape(caches, chunk))
+        live = self._live_bytes(caches)
+        step = self._planner.transient(self._worst_step(caches, chunk))
         return (
             f"it needs {in_words(live)} for its caches and {in_words(step)} for a step, "
             f"and the hot tier keeps {in_words(self.floor)}; held now: {self.ledger}"
         )
 
     def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
-        step = self._planner.corrected(self._shape(caches, chunk), now) + self.features
-        return self._fits(caches, step + max(self._neighbours.live, self._neighbours.reserved))
+        """Return whether these caches and a step fit beside all that others will hold."""
+        step = self._planner.corrected(self._worst_step(caches, chunk), now) + self.features
+        others = max(self._neighbours.live, self._neighbours.reserved)
+        return self._fit_under_limit(caches, step + others)
 
     def fits_without_others(self, caches: Caches, chunk: int, weights: int) -> bool:
         alone = copy(self)
@@ -163,24 +152,24 @@ class MemoryGuard:
 
     def reserve(self, caches: Caches) -> None:
         """Set the bytes that running sequences will hold when they finish."""
-        self.reserved = self._live(caches) + self.features
+        self.reserved = self._live_bytes(caches) + self.features
 
     def make_room_for(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
         """Make room for a step that leaves these caches and cuts. Returns whether it may run."""
         transient = self._planner.corrected(step, now)
-        need = self._growth(after, cuts) + transient
-        self._relieve(max(need, transient), cache)
-        return self._noted(transient, fits=need <= self._room(cache))
+        need = self._growth_bytes(after, cuts) + transient
+        self._relieve(max(need, transient), cache)  # caches may shrink, but only after the step
+        return self._plan_if_it_fits(transient, need, cache)
 
     def fits_as_is(
         self, step: StepShape, after: Caches, cuts: Cuts, cache: PrefixCache, now: float
     ) -> bool:
         """Return whether such a step may run without evicting."""
         transient = self._planner.corrected(step, now)
-        need = self._growth(after, cuts) + transient + self.ledger.pool
-        return self._noted(transient, fits=need <= self._room(cache))
+        need = self._growth_bytes(after, cuts) + transient + self.ledger.pool
+        return self._plan_if_it_fits(transient, need, cache)
 
     def bytes_for_read_ahead(self) -> int:
         others, ledger = self._neighbours, self.ledger
@@ -189,48 +178,51 @@ class MemoryGuard:
         taken = ledger.weights + live + queue + others.hot + ledger.step + self.floor
         return max(0, self.limit - taken)
 
-    # -- inside --------------------------------------------------------------------------
-
-    def _growth(self, after: Caches, cuts: Cuts) -> int:
+    def _growth_bytes(self, after: Caches, cuts: Cuts) -> int:
         stored = self._planner.stored_bytes(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
-        live = self._live(after) + self.features
-        return live - after.idle_bytes - self.ledger.live + stored
+        # Idle blocks that come into use are counted in the hot tier already.
+        live = self._live_bytes(after) + self.features - after.idle_bytes
+        return live - self.ledger.live + stored
 
-    def _noted(self, transient: int, *, fits: bool) -> bool:
-        if fits:
-            self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))
-        return fits
+    def _plan_if_it_fits(self, transient: int, need: int, cache: PrefixCache) -> bool:
+        if need > self._room_bytes(cache):
+            return False
+        self.ledger = replace(self.ledger, step=max(self.ledger.step, transient))
+        return True
 
-    def _fits(self, caches: Caches, transient: int) -> bool:
+    def _fit_under_limit(self, caches: Caches, transient: int) -> bool:
         least = self.ledger.weights + self._queue + self.floor
-        return least + self._live(caches) + transient <= self.limit
+        return least + self._live_bytes(caches) + transient <= self.limit
 
-    def _live(self, caches: Caches) -> int:
+    def _live_bytes(self, caches: Caches) -> int:
         live = self._planner.live(caches.rows, caches.prefills, caches.in_blocks)
         return live + caches.block_bytes
 
     @property
     def floor(self) -> int:
+        """The bytes that the hot tier keeps in any case."""
         return max(0, self.limit - self.ledger.weights) // 20
 
-    def _room(self, cache: PrefixCache) -> int:
-        others, pending = self._neighbours, self.ledger.pending + self._neighbours.pending
-        live = self.ledger.live + others.live
-        taken = self.ledger.weights + live + max(self._queue, pending)
-        return self.limit - taken - cache.index.idle_bytes - others.hot
+    def _room_bytes(self, cache: PrefixCache) -> int:
+        ledger, others = self.ledger, self._neighbours
+        live = ledger.live + others.live
+        queue = max(self._queue, ledger.pending + others.pending)
+        hot = cache.index.idle_bytes + others.hot
+        return self.limit - ledger.weights - live - queue - hot
 
     def _relieve(self, need: int, cache: PrefixCache) -> None:
         pool = self.ledger.pool
         with_pool = need + pool
-        if with_pool > self._room(cache) and self._drained_ago < _DRAINS_APART:
-            self._shrink(with_pool - self._room(cache), cache)
-        if with_pool > self._room(cache) and pool:
-            self._drains = True
+        drained_lately = self._steps_since_drain < _STEPS_BETWEEN_DRAINS
+        if with_pool > self._room_bytes(cache) and drained_lately:
+            self._evict(with_pool - self._room_bytes(cache), cache)
+        if with_pool > self._room_bytes(cache) and pool:
+            self.drains_pool = True
             self.note(Relief.POOL)
-        if need > self._room(cache):
-            self._shrink(need - self._room(cache), cache)
+        if need > self._room_bytes(cache):
+            self._evict(need - self._room_bytes(cache), cache)
 
-    def _shrink(self, nbytes: int, cache: PrefixCache) -> None:
+    def _evict(self, nbytes: int, cache: PrefixCache) -> None:
         """Evict idle models' blocks first, then our own, then others', in portions."""
         nbytes = max(nbytes, max(0, self.limit - self.ledger.weights) // _PORTIONS)
         others = self._neighbours
@@ -244,7 +236,7 @@ class MemoryGuard:
         if freed.blocks or evicted:
             self.note(Relief.BLOCKS)
 
-    def _shape(self, caches: Caches, chunk: int) -> StepShape:
+    def _worst_step(self, caches: Caches, chunk: int) -> StepShape:
         longest = max((*caches.rows, *caches.prefills))
         decode = self.worst_decode(caches.rows or (longest,))
         prefill = PrefillShape(1, chunk, max(0, longest - chunk), refers=True)

@@ -10,25 +10,17 @@ DRIFT = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """One account of all that MLX holds, and of what is kept beside it.
-
-    live         caches of running sequences
-    blocks       the hot tier without its checkpoints
-    pending      on the way to the cold tier, and not in the hot one any more
-    step         planned need of the step under way
-    pool         freed buffers that wait for their next use
-    grammars     and all below: not MLX's
-    """
+    """All that MLX holds, and what is kept beside it."""
 
     limit: int = 0
     weights: int = 0
-    live: int = 0
-    blocks: int = 0
+    live: int = 0  # caches of running sequences
+    blocks: int = 0  # the hot tier without its checkpoints
     checkpoints: int = 0
-    pending: int = 0
-    step: int = 0
-    pool: int = 0
-    grammars: int = 0
+    pending: int = 0  # on the way to the cold tier, and not in the hot one any more
+    step: int = 0  # planned need of the step under way
+    pool: int = 0  # freed buffers that wait for their next use
+    grammars: int = 0  # this and all below: not MLX's
     token_ids: int = 0
     responses: int = 0
     bodies: int = 0

@@ -37,6 +37,7 @@ class Boundless:
 
 
 def within(room: Room, nbytes: int, work: Generator[Y, None, A]) -> Generator[Y | None, None, A]:
+    """Do `work` once `nbytes` bytes are set aside for it. Returns its result."""
     room.check(nbytes)
     with (yield from room.claim([nbytes])):
         return (yield from work)

@@ -19,8 +19,7 @@ MOST_BEHIND = 8
 
 @dataclass(frozen=True, slots=True)
 class TileSizes:
-    """Quantised keys unpacked at a time, for many or few query rows a head, at least those of
-    `fewest` tokens."""
+    """Quantised keys unpacked at a time, for many or few query rows; at least `fewest` tokens."""
 
     many_rows: int
     numbers_of_many: int
@@ -31,46 +30,43 @@ class TileSizes:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes in elements. `width` is in bytes. `intermediate` counts all chosen experts.
-    `copied_at_once` bytes of caches exist twice when rows come or go."""
+    """Sizes of a model in elements."""
 
     hidden: int
-    intermediate: int
+    intermediate: int  # of all chosen experts
     heads: int
     kv_heads: int
     head_dim: int
     vocab: int
-    width: int
+    width: int  # bytes of an element
     layers: tuple[LayerKv, ...] = ()
     tiles: TileSizes | None = None
     drafter: "ModelShape | None" = None
-    copied_at_once: int = 16 << 20
-    beside_host: bool = False
+    copied_at_once: int = 16 << 20  # bytes of caches that exist twice when rows come or go
+    beside_host: bool = False  # work is launched before earlier work has ended
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillShape:
-    """One forward over chunks of `rows` prompts, padded to `tokens`, behind at most `context`
-    tokens, some stored if it `refers`."""
+    """One forward over chunks of `rows` prompts."""
 
     rows: int
-    tokens: int
-    context: int
-    refers: bool = False
+    tokens: int  # to which chunks are padded
+    context: int  # the most tokens before a chunk
+    refers: bool = False  # some of these are stored
 
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """One forward over `tokens` of each row, attending to `context` tokens on average. `refers`:
-    some are stored."""
+    """One forward over the newest tokens of each row."""
 
     rows: int
-    context: int
-    grows: bool = False
-    refers: bool = False
-    tokens: int = 1
-    uneven: bool = False
-    catches_up: bool = False
+    context: int  # mean tokens that a row attends to
+    grows: bool = False  # buffers of caches grow
+    refers: bool = False  # some tokens are stored
+    tokens: int = 1  # of each row; more with drafts
+    uneven: bool = False  # rows are of unequal length
+    catches_up: bool = False  # a draft model takes in tokens beside it
 
 
 @dataclass(frozen=True, slots=True)

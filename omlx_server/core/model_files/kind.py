@@ -6,14 +6,14 @@ from typing import Any
 
 ENCODERS = ("Bert", "Roberta", "XLMRoberta")
 # The architecture by model_type, for a config.json without `architectures`.
-_OF_TYPE = {
+_ARCHITECTURES = {
     "bert": "Bert",
     "roberta": "Roberta",
     "xlm-roberta": "XLMRoberta",
     "qwen3": "Qwen3ForCausalLM",
 }
 # Parts of the model_type of models that generate no text.
-_NO_WRITERS = ("bert", "mpnet", "electra", "clip", "vit", "wav2vec", "hubert", "whisper")
+_NOT_GENERATING = ("bert", "mpnet", "electra", "clip", "vit", "wav2vec", "hubert", "whisper")
 # Architectures of chat models, embedders and rerankers alike.
 _QWEN3 = ("Qwen3ForCausalLM", "Qwen3Model")
 _GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
@@ -29,44 +29,44 @@ class ModelKind(Enum):
 def kind_of(config: Mapping[str, Any], modules: Collection[str] = (), name: str = "") -> ModelKind:
     """Decide by config.json, the classes in modules.json and, for a Qwen3, its name."""
     architecture = architecture_of(config)
-    family, head = _split(architecture)
+    family, head = _split_architecture(architecture)
     if architecture in _QWEN3:
         return _kind_of_qwen3(architecture, modules, name.lower())
     if family in ENCODERS:
         return _kind_of_encoder(head, config, modules)
-    return ModelKind.CHAT if _writes(architecture, config, modules) else ModelKind.UNKNOWN
+    return ModelKind.CHAT if _generates_text(architecture, config, modules) else ModelKind.UNKNOWN
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
     architectures = config.get("architectures")
-    first = architectures[0] if isinstance(architectures, list) and architectures else ""
-    return first if isinstance(first, str) and first else _implied(config)
+    named = architectures[0] if isinstance(architectures, list) and architectures else ""
+    return named if isinstance(named, str) and named else _architecture_by_type(config)
 
 
-def labels_of(config: Mapping[str, Any]) -> int:
+def count_labels(config: Mapping[str, Any]) -> int:
     labels = config.get("id2label")
     count = config.get("num_labels", len(labels) if isinstance(labels, Mapping) else 2)
     return count if isinstance(count, int) else 2
 
 
-def _implied(config: Mapping[str, Any]) -> str:
-    implied = _OF_TYPE.get(str(config.get("model_type", "")), "")
-    if implied in ENCODERS:
-        judges = ("num_labels" in config or "id2label" in config) and labels_of(config) == 1
-        return implied + ("ForSequenceClassification" if judges else "Model")
-    return implied
+def _architecture_by_type(config: Mapping[str, Any]) -> str:
+    architecture = _ARCHITECTURES.get(str(config.get("model_type", "")), "")
+    if architecture in ENCODERS:
+        is_reranker = ("num_labels" in config or "id2label" in config) and count_labels(config) == 1
+        return architecture + ("ForSequenceClassification" if is_reranker else "Model")
+    return architecture
 
 
-def _writes(architecture: str, config: Mapping[str, Any], modules: Collection[str]) -> bool:
+def _generates_text(architecture: str, config: Mapping[str, Any], modules: Collection[str]) -> bool:
     if config.get("is_encoder_decoder") is True or "Pooling" in modules:
         return False
     if architecture:
         return architecture.endswith(_GENERATES)
     model_type = str(config.get("model_type", "")).lower()
-    return not any(part in model_type for part in _NO_WRITERS)
+    return not any(part in model_type for part in _NOT_GENERATING)
 
 
-def _split(architecture: str) -> tuple[str, str]:
+def _split_architecture(architecture: str) -> tuple[str, str]:
     for head in ("ForSequenceClassification", "ForMaskedLM", "Model"):
         if architecture.endswith(head):
             return architecture.removesuffix(head), head
@@ -79,7 +79,7 @@ def _kind_of_encoder(head: str, config: Mapping[str, Any], modules: Collection[s
         return ModelKind.UNKNOWN
     if head == "ForSequenceClassification":
         # With more labels it is a classifier without a relevance.
-        return ModelKind.RERANK if labels_of(config) == 1 else ModelKind.UNKNOWN
+        return ModelKind.RERANK if count_labels(config) == 1 else ModelKind.UNKNOWN
     embeds = head == "Model" or (head == "ForMaskedLM" and "Pooling" in modules)
     return ModelKind.EMBEDDING if embeds else ModelKind.UNKNOWN
 

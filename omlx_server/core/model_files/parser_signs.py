@@ -9,7 +9,7 @@ Signs = tuple[tuple[tuple[str, ...], str], ...]
 """(texts, parser) pairs: the first parser whose texts are all in one place is chosen."""
 
 # Signs in a template: ours first, then mlx-lm's in its order (_infer_tool_parser).
-_TOOLS: Signs = (
+_TOOL_SIGNS: Signs = (
     (("<|START_ACTION|>",), "cohere"),
     (("Action:", '"tool_name"'), "command_r"),
     ((" functools[",), "firefunction"),
@@ -47,12 +47,12 @@ _TOOLS: Signs = (
     (("<|python_start|>",), "llama4"),
     (("<|python_tag|>",), "llama3"),
 )
-_TOOLS_BY_TOKENS: Signs = (
+_TOOL_SIGNS_IN_TOKENS: Signs = (
     (("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"), "kimi_k3"),
     (("<|tool_call_start|>", "<|tool_call_end|>"), "pythonic"),
 )
 # mlx-lm's signs (_infer_thinking), and ours.
-_REASONING: Signs = (
+_REASONING_SIGNS: Signs = (
     (("<|START_THINKING|>", "<|END_THINKING|>"), "cohere"),
     (("<|inner_prefix|>", "<|inner_suffix|>"), "apertus"),
     (("<mm:think>", "</mm:think>"), "minimax_m3"),
@@ -71,8 +71,8 @@ _REASONING: Signs = (
 )
 
 # No template has a sign of laguna: a tokenizer's configuration declares it.
-TOOL_PARSERS = frozenset({"laguna"} | {name for _, name in (*_TOOLS, *_TOOLS_BY_TOKENS)})
-REASONING_PARSERS = frozenset({NO_REASONING} | {name for _, name in _REASONING})
+TOOL_PARSERS = frozenset({"laguna"} | {name for _, name in (*_TOOL_SIGNS, *_TOOL_SIGNS_IN_TOKENS)})
+REASONING_PARSERS = frozenset({NO_REASONING} | {name for _, name in _REASONING_SIGNS})
 
 CODED_TEMPLATES: Mapping[str, str] = {
     "deepseek_v32": (
@@ -81,34 +81,36 @@ CODED_TEMPLATES: Mapping[str, str] = {
         "enable_thinking | default(true)) }}"
     )
 }
-"""By a tokenizer's `chat_template_type`: a template that calls code, with the signs of its parsers
-in a comment."""
+"""By `chat_template_type`: a template that calls code, with its parsers' signs in a comment."""
 
 
 def tool_parser_of(
-    template: str,
-    vocabulary: Collection[str],
-    declared: object = None,
-    *,
-    shows_tools: bool = True,
+    template: str, vocabulary: Collection[str], declared: object = None, *, shows_tools: bool = True
 ) -> str:
-    """Return the parser for tool calls. A known parser in `declared`, the `tool_parser_type`,
-    precedes all signs."""
+    """Return the parser for tool calls: the tool_parser_type `declared` if known, else by signs."""
     if not shows_tools:
         return JSON_TOOLS
     if isinstance(declared, str) and declared in TOOL_PARSERS:
         return declared
-    return _first(_TOOLS, template) or _first(_TOOLS_BY_TOKENS, vocabulary) or JSON_TOOLS
+    return (
+        _first_parser(_TOOL_SIGNS, template)
+        or _first_parser(_TOOL_SIGNS_IN_TOKENS, vocabulary)
+        or JSON_TOOLS
+    )
 
 
 def parser_beside(template: str) -> str:
     """Return the parser for calls of a model whose template shows no tools."""
-    return _first(_TOOLS, template)
+    return _first_parser(_TOOL_SIGNS, template)
 
 
 def reasoning_parser_of(template: str, vocabulary: Collection[str]) -> str:
     """Return the parser for thoughts, by control tokens, else by the template."""
-    return _first(_REASONING, vocabulary) or _first(_REASONING, template) or NO_REASONING
+    return (
+        _first_parser(_REASONING_SIGNS, vocabulary)
+        or _first_parser(_REASONING_SIGNS, template)
+        or NO_REASONING
+    )
 
 
 def has_recipients(template: str) -> bool:
@@ -116,5 +118,5 @@ def has_recipients(template: str) -> bool:
     return ">>>${recipient}" in template
 
 
-def _first(signs: Signs, place: str | Collection[str]) -> str:
+def _first_parser(signs: Signs, place: str | Collection[str]) -> str:
     return next((name for texts, name in signs if all(text in place for text in texts)), "")

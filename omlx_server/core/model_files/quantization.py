@@ -4,17 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 # Layouts of weights that mlx-lm neither reads nor converts.
-_FOREIGN = (
-    "aqlm",
-    "bitsandbytes",
-    "eetq",
-    "exl2",
-    "exl3",
-    "higgs",
-    "hqq",
-    "quanto",
-    "spqr",
-    "vptq",
+_FOREIGN = frozenset(
+    ("aqlm", "bitsandbytes", "eetq", "exl2", "exl3", "higgs", "hqq", "quanto", "spqr", "vptq")
 )
 
 
@@ -22,9 +13,8 @@ def quantization_of(config: Mapping[str, Any]) -> str:
     """Return the quantisation as people say it: "4-bit", "mxfp4", "8-bit fp8"; "" for none."""
     table = _table(config, "quantization") or _table(config, "quantization_config")
     bits = table.get("bits")
-    words = (
-        [f"{bits:g}-bit"] if isinstance(bits, int | float) and not isinstance(bits, bool) else []
-    )
+    is_number = isinstance(bits, int | float) and not isinstance(bits, bool)
+    words = [f"{bits:g}-bit"] if is_number else []
     mode = table.get("quant_method") or table.get("mode")
     if isinstance(mode, str) and mode != "affine":
         words = [mode] if mode.endswith(tuple("0123456789")) else [*words, mode]

@@ -21,8 +21,7 @@ N = TypeVar("N", Block, ColdEntry)
 
 @dataclass(frozen=True, slots=True)
 class MappedBlock:
-    """Tokens [start, stop) after the block with key `parent`. `nbytes` includes checkpoints; `idle`
-    is in seconds."""
+    """Tokens [start, stop) after block `parent`. `nbytes` has its checkpoints; `idle`: seconds."""
 
     key: BlockKey
     parent: BlockKey | None
@@ -49,31 +48,37 @@ class BlockMap:
 def mapped(cache: PrefixCache, now: float, most: int) -> Work[BlockMap]:
     """Map at most `most` blocks, those used last with their ancestors, memory first."""
     hot = list(cache.index.blocks())
-    chosen = yield from _chosen(hot, most, lambda block: block.parent)
+    shown_hot = yield from _newest_with_ancestors(hot, most, lambda block: block.parent)
     cold = yield from _cold_entries(cache)
-    more = yield from _chosen(cold, most - len(chosen), lambda entry: _cold_parent(cache, entry))
+    shown_cold = yield from _newest_with_ancestors(
+        cold, most - len(shown_hot), lambda entry: _cold_parent(cache, entry)
+    )
     blocks = list[MappedBlock]()
-    for part in _parts(chosen, _SHOWN):
-        here = [block for block in part if cache.index.entry(block.id) is block]
-        blocks += [_of_block(cache, block, now) for block in here]
+    for hot_slice in _slices(shown_hot, _SHOWN):
+        # Blocks may have left between two slices.
+        still_here = [block for block in hot_slice if cache.index.entry(block.id) is block]
+        blocks += [_map_block(cache, block, now) for block in still_here]
         yield
-    for entries in _parts(more, _SHOWN):
-        blocks += [_of_entry(cache, entry) for entry in entries]
+    for cold_slice in _slices(shown_cold, _SHOWN):
+        blocks += [_map_entry(cache, entry) for entry in cold_slice]
         yield
-    left_out = len(hot) + len(cold) - len(chosen) - len(more)
+    left_out = len(hot) + len(cold) - len(shown_hot) - len(shown_cold)
     return BlockMap(tuple(blocks), left_out, cache.report(), cache.layout.block_size)
 
 
-def _chosen(nodes: Sequence[N], most: int, parent_of: Callable[[N], N | None]) -> Work[list[N]]:
+def _newest_with_ancestors(
+    nodes: Sequence[N], most: int, parent_of: Callable[[N], N | None]
+) -> Work[list[N]]:
     chosen: dict[int, N] = {}
     newest = yield from _newest(nodes, most)
     for node in newest:
-        path, above = list[N](), node if _is_node(node) else None
-        while above is not None and _is_node(above) and id(above) not in chosen:
+        path: list[N] = []
+        above: N | None = node
+        while above is not None and not _is_root(above) and id(above) not in chosen:
             path.append(above)
             above = parent_of(above)
-        for one in path[::-1][: most - len(chosen)]:
-            chosen[id(one)] = one
+        for ancestor in path[::-1][: most - len(chosen)]:
+            chosen[id(ancestor)] = ancestor
         if len(chosen) >= most:
             break
     return list(chosen.values())
@@ -81,36 +86,32 @@ def _chosen(nodes: Sequence[N], most: int, parent_of: Callable[[N], N | None]) -
 
 def _newest(nodes: Sequence[N], most: int) -> Work[list[N]]:
     best, floor = list[N](), -1
-    for part in _parts(nodes, _LOOKED):
-        best += [node for node in part if node.used > floor]
+    for piece in _slices(nodes, _LOOKED):
+        best += [node for node in piece if node.used > floor]
         if len(best) > 2 * most:
-            best = heapq.nlargest(most, best, key=_used)
+            best = heapq.nlargest(most, best, key=lambda node: node.used)
             floor = best[-1].used if best else floor
         yield
-    return heapq.nlargest(most, best, key=_used)
+    return heapq.nlargest(most, best, key=lambda node: node.used)
 
 
-def _used(node: Block | ColdEntry) -> int:
-    return node.used
+def _is_root(node: Block | ColdEntry) -> bool:
+    return isinstance(node, Block) and node.parent is None
 
 
-def _is_node(node: Block | ColdEntry) -> bool:
-    return not isinstance(node, Block) or node.parent is not None
-
-
-def _parts(nodes: Sequence[N], size: int) -> Iterable[Sequence[N]]:
+def _slices(nodes: Sequence[N], size: int) -> Iterable[Sequence[N]]:
     return (nodes[at : at + size] for at in range(0, len(nodes), size))
 
 
 def _cold_entries(cache: PrefixCache) -> Work[list[ColdEntry]]:
     entries, namespace = list[ColdEntry](), namespace_id(cache.namespace)
-    for part in _parts(list(cache.cold.entries()) if cache.cold is not None else (), _LOOKED):
-        entries += [entry for entry in part if _is_wanted(entry, namespace, cache)]
+    for piece in _slices(list(cache.cold.entries()) if cache.cold is not None else (), _LOOKED):
+        entries += [entry for entry in piece if _is_cold_block(entry, namespace, cache)]
         yield
     return entries
 
 
-def _is_wanted(entry: ColdEntry, namespace: str, cache: PrefixCache) -> bool:
+def _is_cold_block(entry: ColdEntry, namespace: str, cache: PrefixCache) -> bool:
     is_block = entry.record is not None and entry.record.part is RecordKind.BLOCK
     return is_block and entry.namespace == namespace and entry.key not in cache.index
 
@@ -123,7 +124,7 @@ def _cold_parent(cache: PrefixCache, entry: ColdEntry) -> ColdEntry | None:
     return above if above is not None and above.record is not None else None
 
 
-def _of_block(cache: PrefixCache, block: Block, now: float) -> MappedBlock:
+def _map_block(cache: PrefixCache, block: Block, now: float) -> MappedBlock:
     above, checkpoints = block.parent, block.checkpoints.values()
     return MappedBlock(
         block.key,
@@ -139,7 +140,7 @@ def _of_block(cache: PrefixCache, block: Block, now: float) -> MappedBlock:
     )
 
 
-def _of_entry(cache: PrefixCache, entry: ColdEntry) -> MappedBlock:
+def _map_entry(cache: PrefixCache, entry: ColdEntry) -> MappedBlock:
     record = entry.record
     assert record is not None
     return MappedBlock(

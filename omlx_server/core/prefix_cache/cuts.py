@@ -11,12 +11,13 @@ from omlx_server.core.step import Cut
 
 
 class Cutter:
+    """Cuts chunks of prompts, rows that decode, and rows that end."""
+
     def __init__(self, layout: CacheLayout) -> None:
         self._layout = layout
 
     def of_chunk(self, handle: PrefixHandle, start: int, stop: int) -> list[Cut]:
-        """Return the cuts after a chunk. A prompt's short tail is cut at once, so that waiting
-        prompts share it."""
+        """Return the cuts after a chunk, with a prompt's short end, for prompts that wait."""
         if not self._layout.keeps:
             return []
         size = self._layout.block_size
@@ -25,8 +26,8 @@ class Cutter:
             Cut(end - size, end, True, worth if end == stop else None)
             for end in range((start // size + 1) * size, stop + 1, size)
         ]
-        ends = stop == len(handle.tokens) and stop > start
-        if stop % size and (ends or worth is not None):
+        ends_prompt = stop == len(handle.tokens) and stop > start
+        if stop % size and (ends_prompt or worth is not None):
             cuts.append(Cut(stop - stop % size, stop, True, worth))
         return cuts
 
@@ -44,7 +45,7 @@ class Cutter:
         return Cut(length - tail, length, bool(tail), worth)
 
 
-def checkpoints_of(length: int, ends: Sequence[int], lattice_start: int) -> dict[int, Worth]:
+def plan_checkpoints(length: int, ends: Sequence[int], lattice_start: int) -> dict[int, Worth]:
     """Return checkpoint positions and their worth: `ends` of messages, the prompt's end, and
     doubled positions."""
     lattice = (lattice_start << power for power in range(length.bit_length()))

@@ -10,13 +10,12 @@ from omlx_server.core.prefix_cache.report import CacheReport, Dropped
 
 @dataclass(frozen=True, slots=True)
 class HotBudget:
-    """Limits of the hot tier. Prompts leave checkpoints at token `lattice_start` and each doubling
-    of it."""
+    """Limits of the hot tier."""
 
     nbytes: int
     checkpoint_bytes: int
     buffers: int = 200_000
-    lattice_start: int = 512
+    lattice_start: int = 512  # the first position of the lattice; then each double
 
 
 class Eviction:
@@ -34,7 +33,7 @@ class Eviction:
 
     def shrink(self) -> None:
         index, budget = self._index, self.budget
-        self.forget(index.take_replaced())
+        self.note_gone(index.take_replaced())
         while index.checkpoint_bytes > budget.checkpoint_bytes:
             if not self._evict(index.order.next_checkpoint()):
                 break
@@ -44,23 +43,26 @@ class Eviction:
 
     def make_room(self, nbytes: int, floor: int) -> Dropped:
         """Evict until `nbytes` have gone, or `floor` idle bytes remain. Returns what went."""
-        index, stats, before = self._index, self._stats, self._index.idle_bytes
-        stop = max(floor, before - nbytes)
-        checkpoints, blocks = stats.evicted_checkpoints, stats.evicted_blocks
-        while index.idle_bytes > stop and self._evict(index.order.next()):
+        index, stats, idle_bytes = self._index, self._stats, self._index.idle_bytes
+        blocks, checkpoints = stats.evicted_blocks, stats.evicted_checkpoints
+        stop_at = max(floor, idle_bytes - nbytes)
+        while index.idle_bytes > stop_at and self._evict(index.order.next()):
             pass
-        blocks, checkpoints = stats.evicted_blocks - blocks, stats.evicted_checkpoints - checkpoints
-        return Dropped(before - index.idle_bytes, blocks, checkpoints)
+        return Dropped(
+            idle_bytes - index.idle_bytes,
+            stats.evicted_blocks - blocks,
+            stats.evicted_checkpoints - checkpoints,
+        )
 
     def stop_demoting(self) -> None:
         self._demotes, self._demoted = False, []
 
-    def forget(self, gone: list[PayloadId]) -> None:
+    def note_gone(self, gone: list[PayloadId]) -> None:
         """Hand out these ids, which left without eviction, by `take_evicted`."""
         self._evicted += gone
 
     def drop_lost(self, ids: Iterable[PayloadId]) -> None:
-        self.forget(self._index.remove(ids))
+        self.note_gone(self._index.remove(ids))
 
     @property
     def has_evicted(self) -> bool:

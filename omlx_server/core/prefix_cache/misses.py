@@ -8,13 +8,12 @@ from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.restore import PrefixMatch
 from omlx_server.core.request import Miss
 
-_BEGINNINGS = 4096
-_Beginning = tuple[bytes, BlockKey]
+_MOST_BEGINNINGS = 4096
+_Beginning = tuple[bytes, BlockKey]  # an owner, and the key of a prompt's first block
 
 
 class Misses:
-    """Gives the reason of each miss. Prompts are remembered per owner, so that no reason reveals
-    another's."""
+    """Gives the reason of each miss. It remembers prompts per owner, so as to reveal none."""
 
     def __init__(self, index: BlockIndex) -> None:
         self._index = index
@@ -22,7 +21,7 @@ class Misses:
 
     def note(self, handle: PrefixHandle) -> None:
         self._roots[self._beginning(handle)] = handle.root
-        if len(self._roots) > _BEGINNINGS:
+        if len(self._roots) > _MOST_BEGINNINGS:
             self._roots.popitem(last=False)
 
     def forget(self, root: BlockKey | None = None) -> None:
@@ -32,6 +31,7 @@ class Misses:
     def reason(self, handle: PrefixHandle, prefix: PrefixMatch) -> Miss:
         depth = prefix.match.depth
         next_block = depth // self._index.block_size
+        # The order matters: each reason holds only where those before it don't.
         if not handle.reuses:
             return Miss.UNREADABLE
         if prefix.cached >= len(handle.tokens):

@@ -17,11 +17,11 @@ from omlx_server.core.blocks.keys import BlockKey, block_key, chain, root_key
 from omlx_server.core.blocks.lookup import BlocksInUse, Lookup, PrefixHandle
 from omlx_server.core.blocks.pins import Pin, PinnedBlocks, Pins, checkpoints_to_pin
 from omlx_server.core.blocks.record import Record, RecordKind
-from omlx_server.core.blocks.restore import PrefixMatch, find, to_go_on_from
+from omlx_server.core.blocks.restore import PrefixMatch, find_restorable, resumable_checkpoints
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.cold.read_ahead import ReadAhead, comes_early
 from omlx_server.core.cold.recall import RecallPrompt, reach
-from omlx_server.core.prefix_cache.cuts import Cutter, checkpoint_branches, checkpoints_of
+from omlx_server.core.prefix_cache.cuts import Cutter, checkpoint_branches, plan_checkpoints
 from omlx_server.core.prefix_cache.eviction import Eviction, HotBudget
 from omlx_server.core.prefix_cache.misses import Misses
 from omlx_server.core.prefix_cache.report import CacheReport, Dropped, PromptReport
@@ -30,6 +30,8 @@ from omlx_server.core.request import Miss
 
 
 class PrefixCache:
+    """One model's blocks in memory, and what waiting prompts read from the cold tier."""
+
     def __init__(
         self,
         layout: CacheLayout,
@@ -49,8 +51,8 @@ class PrefixCache:
         self.cutter = Cutter(layout)
         self._misses = Misses(self.index)
         self.namespace = layout.namespace(namespace)
-        self._claims: dict[BlockKey, PrefixHandle] = {}
-        self._active: list[PrefixHandle] = []
+        self._claims: dict[BlockKey, PrefixHandle] = {}  # who computes a block
+        self._active: list[PrefixHandle] = []  # who is computed
         self.eviction = Eviction(self.index, budget, self.stats, demotes=cold is not None)
         self.uses = Uses(self.index, layout, self.eviction)
         self.read_ahead = ReadAhead(cold, self.index, layout, self.namespace)
@@ -74,8 +76,6 @@ class PrefixCache:
         self.read_ahead.leave()
         self.eviction.stop_demoting()
 
-    # -- a prefill's way -----------------------------------------------------------------
-
     def enter(
         self,
         tokens: tuple[int, ...],
@@ -87,13 +87,13 @@ class PrefixCache:
         root = root_key(self.namespace, salt)
         keys = chain(root, tokens, self.layout.block_size)
         handle = PrefixHandle(root, tokens, keys, owner)
-        prefix = self._find(handle)
+        prefix = self._match(handle)
         handle.known = prefix.cached
         if self.layout.checkpointed:
-            handle.checkpoints_at = checkpoints_of(
+            handle.checkpoints_at = plan_checkpoints(
                 len(tokens), checkpoints_at, self.budget.lattice_start
             )
-        self._hold(handle, prefix)
+        self._lease(handle, prefix)
         self.read_ahead.enter(handle, prefix)
         return handle
 
@@ -102,34 +102,34 @@ class PrefixCache:
             return True
         if not self._claims or not handle.reuses:
             return False
+        # The first block that is not in memory: none is here without its parent.
         next_block = bisect_left(handle.keys, True, key=lambda key: key not in self.index)
         return next_block < len(handle.keys) and handle.keys[next_block] in self._claims
 
     def hold(self, handle: PrefixHandle) -> int:
         """Lease what is in memory for a waiting prompt. Returns its tokens."""
-        prefix = self._find(handle)
-        self._hold(handle, prefix)
+        prefix = self._match(handle)
+        self._lease(handle, prefix)
         return prefix.cached
 
     def read_on(self, handle: PrefixHandle, others: Sequence[PrefixHandle]) -> bool:
-        """Read once more for a prompt that could begin, if need be in place of `others`. Returns
-        whether it has to wait."""
+        """Read more for a prompt that could begin, even for `others`' room. Returns if it waits."""
         ahead = self.read_ahead
-        if not ahead.can_ask(handle):
+        if not ahead.may_read_more(handle):
             return False
-        recalled = ahead.look(handle, self._find(handle))
+        recalled = ahead.choose(handle, self._match(handle))
         if recalled.why is Miss.NO_ROOM:
             if ahead.waits.reading:
                 return True
             for other in others:
                 self.let_go(other)
-            recalled = ahead.look(handle, self._find(handle))
+            recalled = ahead.choose(handle, self._match(handle))
         ahead.want(handle, recalled)
         return handle.awaits_cold
 
     def admit(self, handle: PrefixHandle) -> Lookup:
-        prefix = self._find(handle)
-        self._hold(handle, prefix)
+        prefix = self._match(handle)
+        self._lease(handle, prefix)
         if self.layout.keeps:
             self._claim(handle, prefix.cached)
         if self.layout.checkpointed:
@@ -159,15 +159,14 @@ class PrefixCache:
         handle.waiting = True
 
     def let_go(self, handle: PrefixHandle) -> None:
+        """Release a prompt's leases."""
         for entry in handle.leased:
             self.index.release(entry)
         handle.leased = []
 
-    def use_of(self, handle: PrefixHandle, tokens: int) -> tuple[int, int]:
+    def blocks_to_use(self, handle: PrefixHandle, tokens: int) -> tuple[int, int]:
         """Return the tokens that a waiting prompt would refer to, and their unused bytes."""
-        return self.uses.of(self._find(handle), tokens)
-
-    # -- what was computed ---------------------------------------------------------------
+        return self.uses.of_restore(self._match(handle), tokens)
 
     def store_block(
         self, place: BlockPlace, size: Size, users: Sequence[BlocksInUse] = ()
@@ -175,20 +174,19 @@ class PrefixCache:
         id = self.index.insert(place, size)
         for blocks in users:
             self.uses.extend(blocks, id)
-        return self._keep(id)
+        return self._finish_insert(id)
 
     def store_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
-        return self._keep(self.index.add_checkpoint(place, size, worth))
+        return self._finish_insert(self.index.add_checkpoint(place, size, worth))
 
     def path(self, handle: PrefixHandle) -> list[tuple[PayloadId, Record]]:
-        """Return ids and records of a prompt's blocks, parents first, then of usable
-        checkpoints."""
+        """Return a prompt's blocks (id, record), parents first, then usable checkpoints."""
         match = self.index.match(handle.root, handle.tokens)
         path = []
         for block in match.path:
             record, length = self.record(block), match.depth - block.start
             path.append((block.id, replace(record, tokens=record.tokens[:length])))
-        checkpoints = to_go_on_from(match, self.layout, len(handle.tokens))
+        checkpoints = resumable_checkpoints(match, self.layout, len(handle.tokens))
         return path + [(checkpoint.id, self.record(checkpoint)) for checkpoint in checkpoints]
 
     def root(self, salt: bytes) -> BlockKey:
@@ -201,26 +199,24 @@ class PrefixCache:
         """Return what left for the cold tier. Call it before `take_evicted`."""
         return [(entry.id, self.record(entry)) for entry in self.eviction.take_demoted()]
 
-    # -- what comes from the cold tier ---------------------------------------------------
-
     def note_answer(self, question: int) -> None:
         """Read what the cold tier has, by its answer."""
         handle = self.read_ahead.waits.take_answer(question)
         if handle is not None:
-            prefix = self._find(handle)
-            self._hold(handle, prefix)  # with what has come since
-            self.read_ahead.want(handle, self.read_ahead.look(handle, prefix))
+            prefix = self._match(handle)
+            self._lease(handle, prefix)  # with what has come since
+            self.read_ahead.want(handle, self.read_ahead.choose(handle, prefix))
 
     def promote(self, record: Record, size: Size) -> PayloadId | None:
-        """Take in what came from the cold tier. Returns its id; None when nobody waits for it,
-        it is known, or its parent is not here."""
+        """Take in what was read. Returns its id; None if unwanted, known, or without parent."""
         waits, tier = self.read_ahead.waits, self.read_ahead.tier
         waiting = waits.take_waiting(record.key)
         if not waiting:
             return None
-        id = self._hold_if_pinned(self._insert(record, size))
+        id = self._insert(record, size)
+        self._hold_if_pinned(id)
         early = [handle for handle in waiting if id is None and comes_early(record, handle)]
-        waits.again(record, early)
+        waits.read_again(record, early)
         # A listed tier knows sizes beforehand, so reads fit the room already.
         nbytes = 0 if tier is None or tier.listed else size.nbytes
         # Without an id it may have been computed meanwhile.
@@ -234,9 +230,8 @@ class PrefixCache:
         return id
 
     def insert(self, record: Record, size: Size) -> PayloadId | None:
-        """Keep what was not computed here. Returns its id; None when it is known or has no
-        parent."""
-        return self._keep(self._insert(record, size))
+        """Keep what another computed. Returns its id; None if it is known or lacks its parent."""
+        return self._finish_insert(self._insert(record, size))
 
     def give_up(self, key: BlockKey, reason: str) -> None:
         """Let prompts go on without a block that did not come."""
@@ -248,7 +243,7 @@ class PrefixCache:
         root = self.root(salt)
         keys = chain(root, tokens[:-1], self.layout.block_size)
         handle = PrefixHandle(root, tokens[:-1], keys)
-        prefix = self._find(handle)
+        prefix = self._match(handle)
         prompt = RecallPrompt.of(handle, prefix)
         records = self.read_ahead.recall(prompt, self.read_ahead.room).records
         reached = [(record, reach(prompt, record)) for record in records]
@@ -274,7 +269,7 @@ class PrefixCache:
         entries = self.index.by_depth(root)
         self._misses.forget(root)
         self.pinned.clear(root)
-        self.eviction.forget(self.index.clear(root))
+        self.eviction.note_gone(self.index.clear(root))
         self._hold_pinned(self.index.by_depth(root))  # what is in use has stayed
         return Dropped.all(entries)
 
@@ -282,11 +277,8 @@ class PrefixCache:
         root = self.root(salt)
         return [root, *(b.key for b in self.index.by_depth(root) if isinstance(b, Block))]
 
-    # -- pins ----------------------------------------------------------------------------
-
     def pin(self, tokens: tuple[int, ...], salt: bytes, now: float, model: str = "") -> Pin | None:
-        """Pin a prompt's full blocks and checkpoints, computed or not; None when it has no full
-        block."""
+        """Pin a prompt's full blocks, computed or not, and checkpoints; None without a block."""
         root, size = self.root(salt), self.layout.block_size
         keys = chain(root, tokens[:-1], size)
         covered = len(keys) * size
@@ -312,32 +304,29 @@ class PrefixCache:
         for entry in entries:
             self.pinned.hold(self.record(entry).key, entry)
 
-    # -- inside --------------------------------------------------------------------------
-
     def _insert(self, record: Record, size: Size) -> PayloadId | None:
         place = BlockPlace(record.parent, record.start, record.tokens)
         if record.part is RecordKind.BLOCK:
             return self.index.insert(place, size)
         return self.index.add_checkpoint(place, size, Worth(record.worth))
 
-    def _keep(self, id: PayloadId | None) -> PayloadId | None:
+    def _finish_insert(self, id: PayloadId | None) -> PayloadId | None:
         self._hold_if_pinned(id)
         self.eviction.shrink()
         return id
 
-    def _hold_if_pinned(self, id: PayloadId | None) -> PayloadId | None:
+    def _hold_if_pinned(self, id: PayloadId | None) -> None:
         entry = self.index.entry(id) if id is not None and len(self.pins) else None
         if entry is not None:
             self.pinned.hold(self.record(entry).key, entry)
-        return id
 
-    def _find(self, handle: PrefixHandle) -> PrefixMatch:
+    def _match(self, handle: PrefixHandle) -> PrefixMatch:
         match = self.index.match(handle.root, handle.tokens)
         if not handle.reuses:
             return PrefixMatch(match, None)
-        return find(match, self.layout, len(handle.tokens))
+        return find_restorable(match, self.layout, len(handle.tokens))
 
-    def _hold(self, handle: PrefixHandle, prefix: PrefixMatch) -> None:
+    def _lease(self, handle: PrefixHandle, prefix: PrefixMatch) -> None:
         needed: tuple[CacheEntry | None, ...] = (prefix.match.deepest(), prefix.checkpoint)
         entries = [entry for entry in needed if entry is not None]
         for entry in entries:

@@ -44,6 +44,8 @@ class CacheReport:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
+    """The blocks and checkpoints that were dropped from memory."""
+
     nbytes: int
     blocks: int
     checkpoints: int
@@ -56,12 +58,11 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class PromptReport:
-    """The cached parts of one prompt, in tokens. `known` ones are in blocks in memory; `cached`
-    ones would not be computed."""
+    """The cached parts of one prompt, in tokens."""
 
     tokens: int
-    cached: int
-    known: int
+    cached: int  # that would not be computed
+    known: int  # in blocks in memory
     blocks: tuple[tuple[int, int], ...]
     checkpoints: tuple[int, ...]
     cold: tuple[tuple[int, int], ...] = ()

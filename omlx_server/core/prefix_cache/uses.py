@@ -11,6 +11,8 @@ from omlx_server.core.prefix_cache.eviction import Eviction
 
 
 class Uses:
+    """Counts the users of blocks as sequences begin, fork, go on and end."""
+
     def __init__(self, index: BlockIndex, layout: CacheLayout, eviction: Eviction) -> None:
         self._index = index
         self._layout = layout
@@ -41,7 +43,7 @@ class Uses:
         if path:
             self._eviction.shrink()
 
-    def of(self, prefix: PrefixMatch, tokens: int) -> tuple[int, int]:
+    def of_restore(self, prefix: PrefixMatch, tokens: int) -> tuple[int, int]:
         """Return the tokens that a restore would refer to, and their unused bytes."""
         path = self._full(prefix, tokens)
         nbytes = sum(block.size.nbytes for block in path if not block.users)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
-from omlx_server.core.memory.shape import PrefillShape as Forward
-from omlx_server.core.memory.shape import StepShape
+from omlx_server.core.memory.shape import PrefillShape, StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request
 from omlx_server.core.scheduler.grouping import Grouping
@@ -21,12 +20,12 @@ HEADROOM = 256
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
-    """The sequences that count when memory is checked. Leases of `others` can be released."""
+    """The sequences that count when memory is checked."""
 
     rows: Collection[Sequence]
     active: Collection[PrefillState]
-    others: Collection[PrefixHandle]
-    ended: Collection[Sequence] = ()
+    others: Collection[PrefixHandle]  # whose leases can be released
+    ended: Collection[Sequence] = ()  # rows that leave in the next step
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -50,20 +49,23 @@ class Admission:
         return self._guard is not None and self._guard.drains_pool
 
     @property
-    def shares(self) -> bool:
-        return self._guard is not None and self._guard.shares
+    def shares_memory(self) -> bool:
+        """Whether other models or jobs are at work."""
+        return self._guard is not None and self._guard.shares_memory
 
     def note(self, relief: Relief) -> None:
         if self._guard is not None:
             self._guard.note(relief)
 
     def explain(self, tokens: int) -> str:
+        """Return why a sequence of so many tokens doesn't fit."""
         chunk = min(SMALLEST_CHUNK, tokens)
         return self._guard.explain(Caches((tokens,)), chunk) if self._guard is not None else ""
 
     def reserve(self, work: AtWork) -> None:
+        """Tell the guard what all at work will hold when they finish."""
         if self._guard is not None:
-            self._guard.reserve(self._finished(work, work.active))
+            self._guard.reserve(self._caches_when_finished(work, work.active))
 
     def fits_without_others(self, request: Request, weights: int) -> bool:
         tokens = len(request.tokens) + 1
@@ -75,7 +77,7 @@ class Admission:
         if self._guard is None or not work.rows:
             return True
         step = StepShape(self._guard.worst_decode(work.lengths, work.leaving))
-        after = self._caches(work, 1, work.active)
+        after = self._caches_now(work, work.active, row_growth=1)
         return self._make_room(step, after, [], work, now)
 
     def fits_as_is(self, work: AtWork, now: float, more: int) -> bool:
@@ -84,14 +86,15 @@ class Admission:
         if self._guard is None or decode is None:
             return True
         step = StepShape(replace(decode, tokens=1 + more))
-        after = self._caches(work, 1 + more, work.active)
+        after = self._caches_now(work, work.active, row_growth=1 + more)
         return self._guard.fits_as_is(step, after, self._cuts([], work, 1 + more), self._cache, now)
 
     def fits_for_long(self, work: AtWork, now: float, more: int) -> bool:
+        """Return whether rows can decode `more` tokens before memory is checked again."""
         if self._guard is None:
             return True
-        busy = self._guard.drains_pool or self._guard.made_room or self._guard.shares
-        return bool(work.rows) and not busy and self.fits_as_is(work, now, more)
+        is_tight = self._guard.drains_pool or self._guard.made_room or self._guard.shares_memory
+        return bool(work.rows) and not is_tight and self.fits_as_is(work, now, more)
 
     def fits_alone(self, tokens: int, rows: int) -> bool:
         chunk = min(SMALLEST_CHUNK, tokens)
@@ -104,7 +107,8 @@ class Admission:
         if self._is_alone(work):
             return self.fits_alone(prefill.target + 1, len(prefill.sequences))
         chunk = min(SMALLEST_CHUNK, prefill.target)
-        return self._guard.can_reserve(self._finished(work, (*work.active, prefill)), chunk, now)
+        finished = self._caches_when_finished(work, (*work.active, prefill))
+        return self._guard.can_reserve(finished, chunk, now)
 
     def admit(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
         """Make room for the first chunk of a waiting prompt. Returns whether there is enough."""
@@ -112,10 +116,9 @@ class Admission:
             return True
         start = prefill.expected
         stop = min(start + SMALLEST_CHUNK, prefill.target)
-        piece = Chunk(prefill.key, start, prefill.context[start:stop], restored=start)
-        return self.make_room_for_chunk(
-            [], piece, replace(work, active=(*work.active, prefill)), now
-        )
+        chunk = Chunk(prefill.key, start, prefill.context[start:stop], restored=start)
+        with_prompt = replace(work, active=(*work.active, prefill))
+        return self.make_room_for_chunk([], chunk, with_prompt, now)
 
     def make_room_for_chunk(
         self, planned: Items[Chunk], chunk: Chunk, work: AtWork, now: float
@@ -127,15 +130,16 @@ class Admission:
         joining = (chunk.stop,) * len(chunk.joins)
         step = StepShape(
             self._guard.worst_decode((*work.lengths, *joining), work.leaving),
-            forwards(self._grouping.group(chunks)),
+            group_shapes(self._grouping.group(chunks)),
         )
-        return self._make_room(step, self._after(chunk, work), chunks, work, now)
+        return self._make_room(step, self._caches_after_chunk(chunk, work), chunks, work, now)
 
-    def _after(self, chunk: Chunk, work: AtWork) -> Caches:
+    def _caches_after_chunk(self, chunk: Chunk, work: AtWork) -> Caches:
         owner = next((p for p in work.active if p.key == chunk.prefill), None)
         others = [prefill for prefill in work.active if prefill is not owner]
-        tokens, nbytes = self._use(owner) if owner is not None else (0, 0)
-        caches, rows = self._caches(work, 0, others), len(chunk.joins)
+        tokens, nbytes = self._blocks_used_by(owner) if owner is not None else (0, 0)
+        caches, rows = self._caches_now(work, others, row_growth=0), len(chunk.joins)
+        # After its last chunk it is one row or several, else still a prefill.
         return replace(
             caches,
             rows=(*caches.rows, *[chunk.stop] * rows),
@@ -145,33 +149,35 @@ class Admission:
             idle_bytes=nbytes,
         )
 
-    def _caches(self, work: AtWork, more: int, prefills: Iterable[PrefillState]) -> Caches:
-        prefills = list(prefills)
+    def _caches_now(
+        self, work: AtWork, prefills: Collection[PrefillState], *, row_growth: int
+    ) -> Caches:
         users = [row.blocks for row in work.rows] + [p.handle.blocks for p in prefills]
         return Caches(
-            tuple([tokens + more for tokens in work.lengths]),
+            tuple([tokens + row_growth for tokens in work.lengths]),
             tuple([prefill.computed for prefill in prefills]),
             sum([blocks.referred for blocks in users if blocks.path]),
             self._cache.index.in_use,
         )
 
-    def _finished(self, work: AtWork, prefills: Iterable[PrefillState]) -> Caches:
-        caches = self._caches(work, 1, ())
+    def _caches_when_finished(self, work: AtWork, prefills: Iterable[PrefillState]) -> Caches:
+        caches = self._caches_now(work, (), row_growth=1)
         rows, in_blocks, nbytes = list(caches.rows), caches.in_blocks, caches.block_bytes
         for prefill in prefills:
-            tokens, more = self._use(prefill)
+            tokens, idle_bytes = self._blocks_used_by(prefill)
             rows += [prefill.target + 1] * len(prefill.sequences)
             in_blocks += tokens * len(prefill.sequences)
-            nbytes += more
+            nbytes += idle_bytes
         return Caches(tuple(rows), in_blocks=in_blocks, block_bytes=nbytes)
 
-    def _use(self, prefill: PrefillState) -> tuple[int, int]:
+    def _blocks_used_by(self, prefill: PrefillState) -> tuple[int, int]:
+        # Returns the tokens of blocks it refers to, and the bytes of those not in use yet.
         if prefill.handle.waiting:
-            return self._cache.use_of(prefill.handle, prefill.expected)
+            return self._cache.blocks_to_use(prefill.handle, prefill.expected)
         return prefill.handle.blocks.referred, 0
 
     def _is_alone(self, work: AtWork) -> bool:
-        return not (work.rows or work.active or self.shares)
+        return not (work.rows or work.active or self.shares_memory)
 
     def _make_room(
         self, step: StepShape, after: Caches, chunks: Items[Chunk], work: AtWork, now: float
@@ -189,15 +195,15 @@ class Admission:
         if not self._cache.layout.keeps:
             return Cuts()
         size = self._cache.layout.block_size
-        ended = len(work.ended)
+        ended = len(work.ended)  # each leaves a short block, and maybe a checkpoint
         blocks = ended + sum([(n + fed) // size - (n - 1) // size for n in work.lengths])
         tokens = size * blocks + sum(len(chunk.tokens) for chunk in chunks)
         return Cuts(tokens, ended + len(chunks), self._cache.layout.refers)
 
 
-def forwards(groups: Iterable[Items[Chunk]]) -> tuple[Forward, ...]:
+def group_shapes(groups: Iterable[Items[Chunk]]) -> tuple[PrefillShape, ...]:
     return tuple(
-        Forward(
+        PrefillShape(
             rows=len(group),
             tokens=max(len(chunk.tokens) for chunk in group),
             context=max(chunk.start for chunk in group),

@@ -6,29 +6,24 @@ from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.speculation.methods import DraftVerification, Mode
 
-SMALLEST_CHUNK = 64
+SMALLEST_CHUNK = 64  # tokens
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """Limits of the scheduler, in prompt tokens of one step.
+    """Limits of the scheduler, in tokens of one step."""
 
-    `prefill_chunk_tokens` is the chunk grid, and a step's budget while rows decode. Chunks are
-    halved at `halve_chunks_at` tokens and each double. Decoding rows keep `decode_share` of the
-    time. One decode feeds at most `most_places` tokens.
-    """
-
-    max_batch_size: int = 8
-    max_queue: int = 128
-    prefill_chunk_tokens: int = 512
-    max_batched_tokens: int = 2048
-    halve_chunks_at: int | None = None
-    decode_share: float = 0.0
+    max_batch_size: int = 8  # rows
+    max_queue: int = 128  # requests
+    prefill_chunk_tokens: int = 512  # the chunk grid, and all chunks while rows decode
+    max_batched_tokens: int = 2048  # all chunks while none does
+    halve_chunks_at: int | None = None  # the position of the first halving; then at each double
+    decode_share: float = 0.0  # of the time, for decoding rows
     speculation: Mode = "auto"
     verify: DraftVerification = DraftVerification.ALWAYS
-    most_places: int = 64
-    most_joins: int = 4
-    alone_chunk_tokens: int | None = None
+    most_places: int = 64  # tokens that one decode feeds, with drafts
+    most_joins: int = 4  # chunks of one step while rows decode
+    alone_chunk_tokens: int | None = None  # the grid while no row decodes
     fair: bool = True
     grouping: Grouping = field(default_factory=Grouping)
 
@@ -42,10 +37,8 @@ class SchedulerLimits:
 
     @property
     def chunks(self) -> ChunkSizes:
-        alone = self.alone_chunk_tokens
-        return ChunkSizes(
-            self.prefill_chunk_tokens, self.prefill_chunk_tokens if alone is None else alone
-        )
+        beside, alone = self.prefill_chunk_tokens, self.alone_chunk_tokens
+        return ChunkSizes(beside, beside if alone is None else alone)
 
     def grid_at(self, position: int, *, alone: bool = False) -> int:
         """Return the chunk size at a `position`, with or without a cache hit before it."""
@@ -58,6 +51,8 @@ class SchedulerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Load:
+    """The numbers of sequences in each state."""
+
     waiting: int
     prefilling: int
     running: int

@@ -3,7 +3,7 @@
 Clients and their conversations have virtual times: the device seconds of their work. The order is
 
     1. by priority class
-    2. urgent prompts, by the time told for their first token: they get half of the time
+    2. urgent prompts, by the time promised for their first token: they get half of the time
     3. by the virtual time of their client
     4. of one client, by the virtual time of their conversation after its next turn
     5. of one conversation, by `due`: when they came, plus `_STRETCH` times their predicted work
@@ -23,13 +23,13 @@ from omlx_server.core.virtual_times import Owner, VirtualTimes
 
 SIZES = ("short", "medium", "long")
 # The most chunks of a short and of a medium prompt.
-_SHORT, _MEDIUM = 1, 8
-# Others of its owner may pass a prompt for so many times its own work.
+_SHORT_CHUNKS, _MEDIUM_CHUNKS = 1, 8
+# A prompt may be passed by its owner's others for so many times its own work.
 _STRETCH = 8.0
-# The told wait: so many times the work before, and so many seconds.
-_TOLD, _TOLD_MORE = 3.0, 5.0
+# The promised longest wait: so many times the work before, and so many seconds.
+_PROMISE_FACTOR, _PROMISE_EXTRA_SECONDS = 3.0, 5.0
 # A prompt is urgent when so many times the work up to it, and seconds, just fit.
-_URGENT, _URGENT_MORE = 2.0, 1.5
+_URGENT_FACTOR, _URGENT_EXTRA_SECONDS = 2.0, 1.5
 _URGENT_SHARE = 0.5
 URGENT_PART = 0.75
 """The part of the device that a model with an urgent prompt gets beside others without one."""
@@ -66,14 +66,16 @@ class TimeShare:
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _PlannedStep:
+    """A step whose time is not charged yet: to its rows, and to the first row of its `prompts`."""
+
     rows: Sequence[Row] = ()
     prompts: Sequence[Row] = ()
     chunks: tuple[Chunk, ...] = ()
 
 
 class PrefillOrder:
-    """Orders prompts, tells them their longest waits, and charges owners."""
+    """Orders prompts, promises when their first tokens come, and charges owners."""
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self._limits = limits
@@ -81,9 +83,9 @@ class PrefillOrder:
         self._decoding = TimeShare(limits.decode_share)
         self._urgency = TimeShare(_URGENT_SHARE)
         self._times = VirtualTimes()
-        self._planned: list[_Planned] = []  # with chunks under way; the newest last
-        self._begun = 0.0
-        self._reading = 0.0
+        self._planned: list[_PlannedStep] = []  # with chunks under way; the newest last
+        self._step_began = 0.0
+        self._chunk_seconds = 0.0  # of chunks, since the step began
         self.urgent_from = math.inf
         """From when a prompt is urgent, as was seen when it last put any into order."""
         self.is_empty = True
@@ -94,71 +96,74 @@ class PrefillOrder:
         self._decoding.change(limits.decode_share)
 
     def set_part(self, part: float, away: float = 0.0) -> None:
-        self.predictions.part = part
-        self._begun += away
-
-    # -- the time of steps -------------------------------------------------------------------
+        """Set this model's part of the device, which was with others for `away` seconds."""
+        self.predictions.device_part = part
+        self._step_began += away
 
     def begin_step(self, now: float) -> None:
         """Charge the time since the last step to its rows."""
         rows = self._planned[-1].rows if self._planned else ()
-        decoding = now - self._begun - self._reading
-        if rows and decoding > 0:
-            self._decoding.serve(decoding)
-            self._charge_rows(rows, decoding)
-            self.predictions.note_decode(decoding, len(rows))
-        self._begun, self._reading = now, 0.0
+        seconds = now - self._step_began - self._chunk_seconds
+        if rows and seconds > 0:
+            self._decoding.serve(seconds)
+            self._charge_rows(rows, seconds)
+            self.predictions.note_decode(seconds, len(rows))
+        self._step_began, self._chunk_seconds = now, 0.0
 
     def note_plan(
         self, rows: Sequence[Row], prompts: Sequence[PrefillState], chunks: Sequence[Chunk] = ()
     ) -> None:
-        firsts = [prefill.sequences[0] for prefill in prompts]
+        prompt_rows = [prefill.sequences[0] for prefill in prompts]
         unread = [step for step in self._planned if step.chunks][-_MOST_UNREAD:]
-        self._planned = [*unread, _Planned(rows, firsts, tuple(chunks))]
+        self._planned = [*unread, _PlannedStep(rows, prompt_rows, tuple(chunks))]
         if chunks:
-            seconds = self.predictions.step(chunks)
-            is_urgent = any(prefill.is_urgent for prefill in prompts)
-            (self._urgency.serve if is_urgent else self._urgency.serve_others)(seconds)
+            seconds = self.predictions.step_seconds(chunks)
+            if any(prefill.is_urgent for prefill in prompts):
+                self._urgency.serve(seconds)
+            else:
+                self._urgency.serve_others(seconds)
         if not rows:
             self._decoding.forgive()
 
     def charge_chunks(self, chunks: tuple[Chunk, ...], seconds: float) -> None:
         [step] = [step for step in self._planned if step.chunks == chunks][-1:]
-        if step is not self._planned[-1]:
+        if step is not self._planned[-1]:  # whose rows are charged when the next one begins
             self._planned.remove(step)
-        self._reading += seconds
+        self._chunk_seconds += seconds
         self.predictions.pace.note_chunks(seconds, chunks)
         if step.rows:
             self._decoding.serve_others(seconds)
         tokens = [len(chunk.tokens) for chunk in chunks] or [1] * len(step.prompts)
-        each = max(0.0, seconds) / max(1, sum(tokens))
-        parts = zip(step.prompts, tokens, strict=True)
-        self._charge([(first, each * count) for first, count in parts])
+        token_seconds = max(0.0, seconds) / max(1, sum(tokens))
+        counted = zip(step.prompts, tokens, strict=True)
+        self._charge([(row, token_seconds * count) for row, count in counted])
 
     def _charge_rows(self, rows: Sequence[Row], seconds: float) -> None:
-        each, token = seconds / 2 / len(rows), seconds / 2 / max(1, sum([r.fed for r in rows]))
-        self._charge([(row, each + token * row.fed) for row in rows])
+        # Half of the time is shared evenly, half by the tokens that each row attends to.
+        row_seconds = seconds / 2 / len(rows)
+        token_seconds = seconds / 2 / max(1, sum([row.fed for row in rows]))
+        self._charge([(row, row_seconds + token_seconds * row.fed) for row in rows])
 
     def _charge(self, served: Sequence[tuple[Row, float]]) -> None:
-        parts = dict[Owner, float]()
+        owner_seconds = dict[Owner, float]()
         for row, seconds in served:
             request = row.request
-            path = request.owner, request.conversation  # `owner_path`, without a call for each row
-            parts[path] = parts.get(path, 0.0) + seconds
-        for owner, part in parts.items():
-            self._times.charge(owner, part)
+            owner = request.owner, request.conversation  # `owner_path`, without a call for each row
+            owner_seconds[owner] = owner_seconds.get(owner, 0.0) + seconds
+        for path, seconds in owner_seconds.items():
+            self._times.charge(path, seconds)
 
-    def note_no_room(self, first: PrefillState, seconds: float) -> None:
-        if not first.is_urgent:
+    def note_no_room(self, prefill: PrefillState, seconds: float) -> None:
+        # Its wait counts as time that it had, so that an urgent one may pass it.
+        if not prefill.is_urgent:
             self._urgency.serve_others(seconds)
 
     @property
-    def rows_first(self) -> bool:
+    def rows_come_first(self) -> bool:
         return self._decoding.is_owed
 
-    # -- the order ---------------------------------------------------------------------------
-
     def in_order(self, prefills: Collection[PrefillState], now: float) -> list[PrefillState]:
+        """Return prompts in their order, once new ones have a promise and late ones are urgent."""
         self.is_empty = not prefills
         if not self._limits.fair:
             return sorted(prefills, key=lambda p: (p.request.priority, p.request.arrived, p.order))
@@ -166,75 +171,88 @@ class PrefillOrder:
         requests = [p.request for p in prefills] + [row.request for row in rows]
         self._times.settle({request.owner_path for request in requests})
         for prefill in prefills:
-            self._enter(prefill, prefills, now)
-        self._find_urgent(prefills, now)
-        in_turn = sorted(prefills, key=lambda p: (self.due(p), p.order))
-        return sorted(in_turn, key=self._ranks(in_turn).__getitem__)
+            self._note_new(prefill, prefills, now)
+        self._mark_urgent(prefills, now)
+        by_due = sorted(prefills, key=lambda p: (self.due(p), p.order))
+        return sorted(by_due, key=self._sort_keys(by_due).__getitem__)
 
-    def _enter(self, prefill: PrefillState, prefills: Collection[PrefillState], now: float) -> None:
+    def _note_new(
+        self, prefill: PrefillState, prefills: Collection[PrefillState], now: float
+    ) -> None:
         first = prefill.sequences[0]
-        if first.came is None:
-            came = self._times.rank(first.request.owner_path)[-1]
+        if first.virtual_arrival is None:
+            virtual_arrival = self._times.rank(first.request.owner_path)[-1]
             for sequence in prefill.sequences:
-                sequence.came = came
-        if prefill.told is None and self.predictions.are_known:
-            prefill.tell(now + self.longest_wait(prefill.request, prefills))
+                sequence.virtual_arrival = virtual_arrival
+        if prefill.promised_by is None and self.predictions.are_known:
+            prefill.promise_first_token(now + self.longest_wait(prefill.request, prefills))
 
     def longest_wait(self, request: Request, prefills: Collection[PrefillState]) -> float:
-        """Return the longest wait told for a first token, 0 where unknown."""
+        """Return the seconds to promise for a first token, 0 where unknown."""
         if not self.predictions.are_known:
             return 0.0
-        return _TOLD * self.backlog(request, prefills) + _TOLD_MORE
+        return _PROMISE_FACTOR * self.backlog(request, prefills) + _PROMISE_EXTRA_SECONDS
 
     def backlog(self, request: Request, prefills: Collection[PrefillState]) -> float:
         """Return the seconds to all first tokens up to this class."""
         before = (p for p in prefills if p.request.priority <= request.priority)
-        return sum(map(self.predictions.first_token, before)) / self.predictions.part
+        return sum(map(self.predictions.first_token_seconds, before)) / self.predictions.device_part
 
-    def _find_urgent(self, prefills: Collection[PrefillState], now: float) -> None:
-        deadlines = [(p.request.priority, p.told, p) for p in prefills if p.told is not None]
-        deadlines.sort(key=lambda one: one[:2])
-        self.urgent_from, work, latest = math.inf, 0.0, dict[int, float]()
-        for priority, until, prefill in deadlines:
-            work += self.predictions.first_token(prefill)
-            begins = self._latest_start(work, until)
-            self.urgent_from = min(self.urgent_from, begins)
-            if begins <= now:
-                latest[priority] = until
-        for priority, until, prefill in deadlines:
-            prefill.is_urgent |= until <= latest.get(priority, -math.inf)
+    def _mark_urgent(self, prefills: Collection[PrefillState], now: float) -> None:
+        # Mark prompts whose promise breaks unless they and all promised earlier begin now.
+        promises = [
+            (p.request.priority, p.promised_by, p) for p in prefills if p.promised_by is not None
+        ]
+        promises.sort(key=lambda promise: promise[:2])
+        self.urgent_from, work_seconds = math.inf, 0.0
+        latest_urgent = dict[int, float]()  # by priority: the latest promise that is in danger
+        for priority, promised_by, prefill in promises:
+            work_seconds += self.predictions.first_token_seconds(prefill)
+            start = self._latest_start(work_seconds, promised_by)
+            self.urgent_from = min(self.urgent_from, start)
+            if start <= now:
+                latest_urgent[priority] = promised_by
+        for priority, promised_by, prefill in promises:
+            prefill.is_urgent |= promised_by <= latest_urgent.get(priority, -math.inf)
 
-    def _ranks(self, prefills: Sequence[PrefillState]) -> dict[PrefillState, tuple[float, ...]]:
-        places = dict[tuple[int, Owner], tuple[float, float]]()
-        ranks = dict[PrefillState, tuple[float, ...]]()
+    def _sort_keys(self, prefills: Sequence[PrefillState]) -> dict[PrefillState, tuple[float, ...]]:
+        times = dict[tuple[int, Owner], tuple[float, float]]()  # client's, conversation's
+        keys = dict[PrefillState, tuple[float, ...]]()
         for prefill in prefills:
             priority, owner = prefill.request.priority, prefill.request.owner_path
-            if (priority, owner) not in places:
+            if (priority, owner) not in times:
                 client, conversation = self._times.rank(owner)
-                turn = min(self.predictions.prompt(prefill), TURN_SECONDS)
-                places[priority, owner] = client, conversation + turn
-            ranks[prefill] = priority, 1, *places[priority, owner]
-            if prefill.is_urgent and prefill.told is not None:
-                ranks[prefill] = priority, 0 if self._urgency.is_owed else 2, prefill.told
-        return ranks
+                turn = min(self.predictions.seconds_left(prefill), TURN_SECONDS)
+                times[priority, owner] = client, conversation + turn
+            keys[prefill] = priority, 1, *times[priority, owner]
+            if prefill.is_urgent and prefill.promised_by is not None:
+                # Before the others (0), or behind them (2) once urgent ones had their half.
+                keys[prefill] = priority, 0 if self._urgency.is_owed else 2, prefill.promised_by
+        return keys
 
-    def can_begin_anew(self, prefill: PrefillState, now: float) -> bool:
-        work = self.predictions.first_token(prefill, anew=True)
-        return prefill.told is None or self._latest_start(work, prefill.told) > now
+    def can_restart(self, prefill: PrefillState, now: float) -> bool:
+        """Return whether a preempted prompt could still keep its promise."""
+        if prefill.promised_by is None:
+            return True
+        work_seconds = self.predictions.first_token_seconds(prefill, restarts=True)
+        return self._latest_start(work_seconds, prefill.promised_by) > now
 
-    def _latest_start(self, work: float, until: float) -> float:
-        return until - (_URGENT * work + _URGENT_MORE) / max(self.predictions.part, URGENT_PART)
+    def _latest_start(self, work_seconds: float, promised_by: float) -> float:
+        device_seconds = _URGENT_FACTOR * work_seconds + _URGENT_EXTRA_SECONDS
+        return promised_by - device_seconds / max(self.predictions.device_part, URGENT_PART)
 
     def due(self, work: PrefillState | Row) -> float:
-        """Return the sort key among the work of one owner."""
+        """Return the sort key among one owner's work: seconds of its virtual time."""
         if isinstance(work, Row):
-            return (work.came or 0.0) + _STRETCH * self.predictions.answer(work)
+            return (work.virtual_arrival or 0.0) + _STRETCH * self.predictions.answer_seconds(work)
         first = work.sequences[0]
-        return (first.came or 0.0) + _STRETCH * self.predictions.whole(work)
+        seconds = self.predictions.seconds_since_admission(work)
+        return (first.virtual_arrival or 0.0) + _STRETCH * seconds
 
-    def lead(self, request: Request, other: Request) -> float:
+    def lead_seconds(self, request: Request, other: Request) -> float:
         return self._times.lead(request.owner_path, other.owner_path)
 
     def size(self, tokens: int) -> int:
+        """Return the index in SIZES of a prompt of so many tokens."""
         chunk = self._limits.prefill_chunk_tokens
-        return (tokens > _SHORT * chunk) + (tokens > _MEDIUM * chunk)
+        return (tokens > _SHORT_CHUNKS * chunk) + (tokens > _MEDIUM_CHUNKS * chunk)

@@ -20,97 +20,100 @@ _EVEN_LEAD_SECONDS = 8.0
 
 
 class Preemption:
+    """Makes room for the next prompt. A victim is a row, or a prompt that is being prefilled."""
+
     def __init__(
-        self,
-        cache: PrefixCache,
-        queues: SequenceQueues,
-        admission: Admission,
-        prefill_order: PrefillOrder,
+        self, cache: PrefixCache, queues: SequenceQueues, admission: Admission, order: PrefillOrder
     ) -> None:
         self._cache = cache
         self._queues = queues
         self._admission = admission
-        self._order = prefill_order
-        self._look_again = Interval(REPORT_SECONDS)
+        self._order = order
+        self._looks = Interval(REPORT_SECONDS)
 
     def preempt_for_next(
         self, limits: SchedulerLimits, work: Callable[[], AtWork], now: float
     ) -> None:
-        """If the next prompt lacks rows or memory, preempt those ahead by more than its work,
-        the furthest first."""
+        """Preempt those ahead by more than its work if the next prompt lacks rows or memory."""
         queues = self._queues
-        if not (queues.waiting and limits.fair and self._look_again.has_passed(now)):
+        if not (queues.waiting and limits.fair and self._looks.has_passed(now)):
             return
-        self._look_again.begin(now)
-        rows = [row.admitted for row in queues.running.values()]
-        if now - min(rows + [p.admitted for p in queues.active], default=now) < STAY_SECONDS:
+        self._looks.begin(now)
+        admitted = [one.admitted for one in self._at_work()]
+        if now - min(admitted, default=now) < STAY_SECONDS:
+            return  # nobody has had the shortest stay
+        prompt = self._next_prompt(now)
+        if prompt is None or self._would_fit(prompt, [], work(), limits, now):
             return
-        first = self._next(now)
-        if first is None or self._fits(first, [], work(), limits, now):
-            return
-        leaving = list[Sequence | PrefillState]()
-        for one in self._who_may_go(first, now):
-            leaving.append(one)
-            if self._fits(first, leaving, work(), limits, now):
-                self._send_back(leaving)
-                first.room_made = True
+        victims = list[Sequence | PrefillState]()
+        for victim in self._candidates(prompt, now):
+            victims.append(victim)
+            if self._would_fit(prompt, victims, work(), limits, now):
+                self._send_back(victims)
+                prompt.room_made = True
                 return
-        self._order.note_no_room(first, REPORT_SECONDS)
+        self._order.note_no_room(prompt, REPORT_SECONDS)
 
-    def _next(self, now: float) -> PrefillState | None:
+    def _next_prompt(self, now: float) -> PrefillState | None:
         queues = self._queues
         ordered = self._order.in_order((*queues.waiting, *queues.active), now)
         waiting = (p for p in ordered if p.handle.waiting)
         return next((p for p in waiting if not self._cache.must_wait(p.handle)), None)
 
-    def _fits(
+    def _would_fit(
         self,
-        first: PrefillState,
-        leaving: list[Sequence | PrefillState],
+        prompt: PrefillState,
+        victims: list[Sequence | PrefillState],
         work: AtWork,
         limits: SchedulerLimits,
         now: float,
     ) -> bool:
-        rows = [row for row in work.rows if row not in leaving]
-        active = [prefill for prefill in work.active if prefill not in leaving]
+        rows = [row for row in work.rows if row not in victims]
+        active = [prefill for prefill in work.active if prefill not in victims]
         taken = len(rows) + sum(len(p.sequences) for p in active)
-        most = self._queues.most_rows_for(first.request, limits.max_batch_size)
-        if taken and taken + len(first.sequences) > most:
+        most = self._queues.most_rows_for(prompt.request, limits.max_batch_size)
+        if taken and taken + len(prompt.sequences) > most:
             return False
-        return self._admission.may_admit(first, replace(work, rows=rows, active=active), now)
+        return self._admission.may_admit(prompt, replace(work, rows=rows, active=active), now)
 
-    def _who_may_go(self, first: PrefillState, now: float) -> list[Sequence | PrefillState]:
-        at_work: list[Sequence | PrefillState] = [
-            *self._queues.running.values(),
-            *self._queues.active,
-        ]
-        going = [one for one in at_work if self._may_go(one, first, now)]
-        order, other = self._order, first.request
-        going.sort(
-            key=lambda x: (-x.request.priority, -order.lead(x.request, other), -order.due(x))
-        )
-        return going
+    def _candidates(self, prompt: PrefillState, now: float) -> list[Sequence | PrefillState]:
+        order, other = self._order, prompt.request
 
-    def _may_go(self, one: Sequence | PrefillState, first: PrefillState, now: float) -> bool:
-        request, order = one.request, self._order
-        if now - one.admitted < STAY_SECONDS or request.priority < first.request.priority:
+        def sort_key(victim: Sequence | PrefillState) -> tuple[float, ...]:
+            request = victim.request
+            return -request.priority, -order.lead_seconds(request, other), -order.due(victim)
+
+        may_go = [victim for victim in self._at_work() if self._may_go(victim, prompt, now)]
+        return sorted(may_go, key=sort_key)
+
+    def _at_work(self) -> list[Sequence | PrefillState]:
+        return [*self._queues.running.values(), *self._queues.active]
+
+    def _may_go(self, victim: Sequence | PrefillState, prompt: PrefillState, now: float) -> bool:
+        request, order = victim.request, self._order
+        if now - victim.admitted < STAY_SECONDS or request.priority < prompt.request.priority:
             return False
-        if isinstance(one, Sequence) and not one.has_decoded:
+        if isinstance(victim, Sequence) and not victim.has_decoded:
             return False
-        if request.priority > first.request.priority or (first.is_urgent and _is_later(one, first)):
+        if request.priority > prompt.request.priority:
             return True
-        if isinstance(one, PrefillState) and (one.is_urgent or not order.can_begin_anew(one, now)):
-            return False
-        lead, lost = order.lead(request, first.request), self._lost(one)
-        if not lead:
-            return order.due(one) > order.due(first) + lost
-        lead_needed = order.predictions.prompt(first)
-        if isinstance(one, Sequence):
-            is_more = self._has_more(request, first.request)
-            lead_needed = min(lead_needed, TURN_SECONDS) if is_more else _EVEN_LEAD_SECONDS
+        if prompt.is_urgent and _is_promised_later(victim, prompt):
+            return True
+        if isinstance(victim, PrefillState):
+            can_keep_promise = not victim.is_urgent and order.can_restart(victim, now)
+            if not can_keep_promise:
+                return False
+        lead, lost = order.lead_seconds(request, prompt.request), self._seconds_lost(victim)
+        if not lead:  # they have one owner
+            return order.due(victim) > order.due(prompt) + lost
+        lead_needed = order.predictions.seconds_left(prompt)
+        if isinstance(victim, Sequence):
+            has_more = self._has_more_rows(request, prompt.request)
+            lead_needed = min(lead_needed, TURN_SECONDS) if has_more else _EVEN_LEAD_SECONDS
         return lead >= lost + lead_needed
 
-    def _has_more(self, request: Request, other: Request) -> bool:
+    def _has_more_rows(self, request: Request, other: Request) -> bool:
+        # Of two clients, or of two conversations of one client.
         depth = 1 if request.owner != other.owner else 2
         rows = [
             *self._queues.running.values(),
@@ -119,25 +122,27 @@ class Preemption:
         rows_of = Counter(row.request.owner_path[:depth] for row in rows)
         return rows_of[request.owner_path[:depth]] > rows_of[other.owner_path[:depth]]
 
-    def _lost(self, one: Sequence | PrefillState) -> float:
+    def _seconds_lost(self, victim: Sequence | PrefillState) -> float:
+        # Returns the seconds to compute it again: 0 if its blocks will stay in memory.
         cache = self._cache
-        computed, used = (
-            (one.fed, one.blocks)
-            if isinstance(one, Sequence)
-            else (one.computed, one.handle.blocks)
-        )
-        nbytes = sum(block.size.nbytes for block in used.path)
+        if isinstance(victim, Sequence):
+            computed, blocks = victim.fed, victim.blocks
+        else:
+            computed, blocks = victim.computed, victim.handle.blocks
+        nbytes = sum(block.size.nbytes for block in blocks.path)
         if cache.layout.keeps and 2 * nbytes <= cache.budget.nbytes:
             return 0.0
         return self._order.predictions.pace.seconds(0, computed)
 
-    def _send_back(self, leaving: list[Sequence | PrefillState]) -> None:
-        for one in leaving:
+    def _send_back(self, victims: list[Sequence | PrefillState]) -> None:
+        for victim in victims:
             self._admission.note(Relief.PREEMPT)
-            self._queues.preempt(one.id if isinstance(one, Sequence) else one.sequences[0].id)
+            self._queues.preempt(
+                victim.id if isinstance(victim, Sequence) else victim.sequences[0].id
+            )
 
 
-def _is_later(one: Sequence | PrefillState, first: PrefillState) -> bool:
-    if isinstance(one, Sequence) or one.told is None or first.told is None:
+def _is_promised_later(victim: Sequence | PrefillState, prompt: PrefillState) -> bool:
+    if isinstance(victim, Sequence) or victim.promised_by is None or prompt.promised_by is None:
         return True
-    return one.told > first.told
+    return victim.promised_by > prompt.promised_by

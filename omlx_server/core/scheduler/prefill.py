@@ -20,38 +20,43 @@ from omlx_server.core.step import Chunk, Restore
 
 @dataclass(slots=True)
 class PrefillPlan:
+    """A step's chunks, and its `prompts`, one for each. `alone`: nothing else needs the device."""
+
     chunks: list[Chunk] = field(default_factory=list)
     restores: list[Restore] = field(default_factory=list)
     admitted: list[Admitted] = field(default_factory=list)
     prompts: list[PrefillState] = field(default_factory=list)
     alone: bool = False
 
-    def cost(self, least: int) -> int:
-        return sum(max(least, len(chunk.tokens)) for chunk in self.chunks)
+    def cost(self, least_cost: int) -> int:
+        """Return the tokens of its chunks, each counted as `least_cost` or more."""
+        return sum(max(least_cost, len(chunk.tokens)) for chunk in self.chunks)
 
 
 class _Refused:
-    """Prompts for which a step has no room: nor has it for those that need as much. `first` was
-    next."""
+    """The needs of prompts for which a step has no room, and the `first` of them in order."""
 
     def __init__(self) -> None:
         self.first: PrefillState | None = None
         self._needs: list[tuple[int, int]] = []
 
-    def has_no_room(self, prefill: PrefillState, now: float) -> None:
+    def note_no_room(self, prefill: PrefillState, now: float) -> None:
         if self.first is None:
             self.first = prefill
             prefill.passed_since = now if prefill.passed_since is None else prefill.passed_since
 
-    def add(self, prefill: PrefillState) -> None:
+    def note_needs(self, prefill: PrefillState) -> None:
         self._needs.append((len(prefill.sequences), prefill.target))
 
     def covers(self, prefill: PrefillState) -> bool:
-        rows, tokens = len(prefill.sequences), prefill.target
-        return any(least <= rows and fewest <= tokens for least, fewest in self._needs)
+        """Return whether one that needs no more was refused."""
+        needed = len(prefill.sequences), prefill.target
+        return any(rows <= needed[0] and tokens <= needed[1] for rows, tokens in self._needs)
 
 
 class PrefillPlanner:
+    """Plans chunks in the order of prompts, as far as rows, memory and the budget allow."""
+
     def __init__(
         self,
         limits: SchedulerLimits,
@@ -69,58 +74,58 @@ class PrefillPlanner:
 
     def plan(self, now: float, ended: list[Sequence], *, decoding: bool) -> PrefillPlan:
         """Return the next step's prefill work. `ended` rows leave in it."""
-        plan = PrefillPlan(alone=not (decoding or self._admission.shares))
+        plan = PrefillPlan(alone=not (decoding or self._admission.shares_memory))
         self._ended = ended
-        if decoding and self._prefill_order.rows_first:
+        if decoding and self._prefill_order.rows_come_first:
             return plan
         limits, queues = self.limits, self._queues
-        if not queues.active:
+        if not queues.active:  # two ways out without putting prompts in order
             if not queues.waiting and self._prefill_order.is_empty:
                 return plan
             is_full = queues.waiting and queues.rows_taken >= limits.max_batch_size
             if is_full and not queues.may_be_more(limits.max_batch_size):
                 return plan  # nobody can be let in, however long the queue is
         budget = limits.prefill_chunk_tokens if decoding else limits.max_batched_tokens
-        refused = _Refused()
         # Each join makes rows wait, even of a prompt that is fully restored.
-        least = limits.prefill_chunk_tokens // limits.most_joins if decoding else 0
+        least_cost = limits.prefill_chunk_tokens // limits.most_joins if decoding else 0
         ordered = self._prefill_order.in_order((*queues.waiting, *queues.active), now)
+        refused = _Refused()
         for prefill in ordered:
-            if not self._may_begin(prefill, refused, now):
+            if not self._may_have_chunk(prefill, refused, now):
                 continue
-            cost = plan.cost(least)
-            if cost and cost + max(least, self._next_length(prefill, plan)) > budget:
+            cost = plan.cost(least_cost)
+            if cost and cost + max(least_cost, self._next_length(prefill, plan)) > budget:
                 break
-            if plan.prompts and plan.prompts[0].is_urgent > prefill.is_urgent:
+            if plan.prompts and plan.prompts[0].is_urgent and not prefill.is_urgent:
                 break  # urgent prompts do not wait for the chunks of others
-            if prefill.handle.waiting and not self._make_room(prefill, refused, now):
+            if prefill.handle.waiting and not self._make_room_to_begin(prefill, refused, now):
                 continue
-            if not self._go_on(prefill, plan, now):
+            if not self._plan_chunk(prefill, plan, now):
                 break
-        if not (plan.chunks or decoding) and self._queues.active:
-            self._force_one(ordered, plan)
+        if not (plan.chunks or decoding) and self._queues.active:  # nothing would move
+            self._preempt_for_first(ordered, plan)
         return plan
 
-    def _may_begin(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
-        if self._must_wait(prefill) or _continues(prefill, self._ended):
+    def _may_have_chunk(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
+        if self._must_wait(prefill) or _continues_ended_row(prefill, self._ended):
             if prefill.room_made:
-                refused.has_no_room(prefill, now)
+                refused.note_no_room(prefill, now)
             return False
         if not prefill.handle.waiting:
             return True
-        if refused.covers(prefill) or not self._queues.has_rows_for(
-            prefill, self.limits.max_batch_size
-        ):
-            refused.has_no_room(prefill, now)
+        has_rows = self._queues.has_rows_for(prefill, self.limits.max_batch_size)
+        if refused.covers(prefill) or not has_rows:
+            refused.note_no_room(prefill, now)
             return False
         if refused.first is not None and self._is_in_the_way(prefill, refused.first, now):
-            refused.add(prefill)
+            refused.note_needs(prefill)
             return False
         # Blocks have come or gone since it was queued.
         prefill.expected = self._cache.hold(prefill.handle)
         return True
 
     def _is_in_the_way(self, prefill: PrefillState, first: PrefillState, now: float) -> bool:
+        # Returns whether `first` would not fit beside this prompt and others that passed it.
         if first.room_made or first.passed_since is None:
             return True
         since = first.passed_since
@@ -134,42 +139,43 @@ class PrefillPlanner:
     def _must_wait(self, prefill: PrefillState) -> bool:
         if not prefill.handle.waiting:
             return False
-        waits = self._cache.must_wait(prefill.handle)
-        if prefill.waited and not waits:
+        must_wait = self._cache.must_wait(prefill.handle)
+        if prefill.waited and not must_wait:
             prefill.expected = self._cache.hold(prefill.handle)
-        prefill.waited = waits
-        return waits
+        prefill.waited = must_wait
+        return must_wait
 
     def _next_length(self, prefill: PrefillState, plan: PrefillPlan) -> int:
-        at = max(prefill.computed, prefill.expected)
-        return prefill.next_stop(at, self.limits.grid_at(at, alone=plan.alone)) - at
+        start = max(prefill.computed, prefill.expected)
+        return prefill.next_stop(start, self.limits.grid_at(start, alone=plan.alone)) - start
 
-    def _make_room(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
+    def _make_room_to_begin(self, prefill: PrefillState, refused: _Refused, now: float) -> bool:
         others = [waiting.handle for waiting in self._queues.waiting if waiting is not prefill]
         work = self._at_work(others)
         may_begin = self._admission.may_admit(prefill, work, now)
         if may_begin and self._admission.admit(prefill, work, now):
             return not self._cache.read_on(prefill.handle, others)
         if not may_begin:
-            refused.add(prefill)
+            refused.note_needs(prefill)
         if refused.first is None:
             self._admission.note(Relief.PAUSE)
-        refused.has_no_room(prefill, now)
+        refused.note_no_room(prefill, now)
         return False
 
-    def _go_on(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> bool:
-        """Returns False after a chunk that must be the step's last."""
-        new = prefill.handle.waiting
-        if new:
+    def _plan_chunk(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> bool:
+        # Plan a prompt's next chunk, if it fits. Returns whether the step may have another.
+        is_new = prefill.handle.waiting
+        if is_new:
             self._admit(prefill, plan, now)
         stop = self._chunk_end(prefill, plan, now)
-        if stop is None and not new:
+        if stop is None and not is_new:
             return True
-        return self._take_chunk(prefill, stop or self._smallest_end(prefill), plan)
+        # Room for a new prompt's smallest chunk was made before it was admitted.
+        return self._append_chunk(prefill, stop or self._smallest_end(prefill), plan)
 
-    def _force_one(self, ordered: list[PrefillState], plan: PrefillPlan) -> None:
+    def _preempt_for_first(self, ordered: list[PrefillState], plan: PrefillPlan) -> None:
         """Preempt all but the first prompt, or all where other models hold memory."""
-        if self._admission.shares:
+        if self._admission.shares_memory:
             for prefill in tuple(self._queues.active):
                 self._admission.note(Relief.PREEMPT)
                 self._queues.preempt(prefill.sequences[0].id)
@@ -179,9 +185,10 @@ class PrefillPlanner:
             self._admission.note(Relief.PREEMPT)
             self._queues.preempt(prefill.sequences[0].id)
         self._cache.let_go(first.handle)
-        self._take_chunk(first, self._smallest_end(first), plan)
+        self._append_chunk(first, self._smallest_end(first), plan)
 
     def _chunk_end(self, prefill: PrefillState, plan: PrefillPlan, now: float) -> int | None:
+        # Returns the end of the largest chunk for which there is room.
         start = prefill.computed
         size = self.limits.grid_at(start, alone=plan.alone)
         smallest = min(SMALLEST_CHUNK, self.limits.grid_at(start))
@@ -210,24 +217,26 @@ class PrefillPlanner:
             plan.admitted.append(admitted)
         self._queues.activate(prefill)
 
-    def _take_chunk(self, prefill: PrefillState, stop: int, plan: PrefillPlan) -> bool:
+    def _append_chunk(self, prefill: PrefillState, stop: int, plan: PrefillPlan) -> bool:
+        # Returns whether it is the prompt's last, after which others may follow.
         start = prefill.computed
-        last = stop == prefill.target
+        is_last = stop == prefill.target
         cuts = self._cache.cutter.of_chunk(prefill.handle, start, stop)
         self._queues.cut_sources.note(cuts, prefill)
         plan.chunks.append(prefill.chunk(stop, cuts))
         plan.prompts.append(prefill)
         prefill.computed = stop
-        if last:
+        if is_last:
             self._queues.join(prefill)
-        return last
+        return is_last
 
     def _at_work(self, others: list[PrefixHandle]) -> AtWork:
         queues = self._queues
         return AtWork(queues.running.values(), queues.active, others, self._ended)
 
 
-def _continues(prefill: PrefillState, ended: list[Sequence]) -> bool:
+def _continues_ended_row(prefill: PrefillState, ended: list[Sequence]) -> bool:
+    # It waits a step for the last block of the answer that it continues.
     if not prefill.handle.waiting:
         return False
     prompts = (sequence.request.tokens for sequence in ended)

@@ -19,8 +19,7 @@ AHEAD = 32
 
 
 class CutSources:
-    """The sources of planned cuts, until their steps are done: a step is done before the second
-    one with cuts after it is planned."""
+    """The sources of planned cuts of the three newest steps with cuts: older ones are done."""
 
     def __init__(self) -> None:
         self._steps = deque[dict[int, TokenSource]]([{}], maxlen=3)
@@ -55,8 +54,6 @@ class SequenceQueues:
         self.queued = 0
         self.cut_sources = CutSources()
 
-    # -- who is where --------------------------------------------------------------------
-
     def sequences(self) -> Iterator[Sequence]:
         for prefill in (*self.waiting, *self.active):
             yield from prefill.sequences
@@ -74,6 +71,7 @@ class SequenceQueues:
         return self.running.get(id) or self.finishing.get(id) or self.preempted.get(id)
 
     def untouched_requests(self) -> set[RequestId]:
+        """Return the requests of which nothing was computed yet."""
         touched = {sequence.request.id for sequence in self.rows()}
         touched |= {prefill.request.id for prefill in self.active}
         touched |= {prefill.request.id for prefill in self.waiting if prefill.has_answered}
@@ -94,18 +92,20 @@ class SequenceQueues:
 
     def has_rows_for(self, prefill: PrefillState, most: int) -> bool:
         taken = self.rows_taken
-        wanted = taken + len(prefill.sequences)
-        return not taken or wanted <= most or wanted <= self.most_rows_for(prefill.request, most)
+        if not taken:
+            return True  # alone it may be wider than the batch
+        needed = taken + len(prefill.sequences)
+        return needed <= most or needed <= self.most_rows_for(prefill.request, most)
 
     def most_rows_for(self, request: Request, most: int) -> int:
-        """Return `most` rows, and one more for each further client, but not beside a better
-        class."""
+        """Return `most`, and one row for each further client, but not beside a better class."""
         at_work = self._at_work()
         if any(one.priority < request.priority for one in at_work):
             return most
         return _most_rows(most, len({one.owner for one in (*at_work, request)}))
 
     def may_be_more(self, most: int) -> bool:
+        """Return whether any waiting prompt could get a row."""
         at_work = {one.owner for one in self._at_work()}
         waiting = {prefill.sequences[0].request.owner for prefill in self.waiting}
         return self.rows_taken < _most_rows(most, len(at_work) + (not waiting <= at_work))
@@ -117,6 +117,7 @@ class SequenceQueues:
     def has_place_for(self, request: Request, most: int) -> bool:
         """Return whether a request may wait: clients share the places."""
         queued = {prefill.request.id: prefill.request for prefill in self.waiting}.values()
+        # The conversations of a single client share them likewise.
         depth = 1 if len({other.owner for other in (*queued, request)}) > 1 else 2
         counts = Counter(other.owner_path[:depth] for other in queued)
         return may_wait(counts, request.owner_path[:depth], most)
@@ -132,8 +133,6 @@ class SequenceQueues:
             launched = len(sequence.output) + sequence.in_flight
             assert 0 <= launched <= sequence.request.sampling.max_tokens, "too many tokens"
         assert all(prefill.computed == 0 for prefill in self.waiting), "waiting but computed"
-
-    # -- into the queue and out of it ----------------------------------------------------
 
     def add(self, request: Request, width: int) -> None:
         sequences = [Sequence(SequenceId(request.id, i), request) for i in range(request.n)]
@@ -151,6 +150,7 @@ class SequenceQueues:
         return prefill
 
     def take_apart(self, prefill: PrefillState) -> list[PrefillState]:
+        """Queue the sequences of a waiting prefill one by one."""
         self.waiting.remove(prefill)
         self._cache.leave(prefill.handle)
         return [self.enqueue([sequence]) for sequence in prefill.sequences]
@@ -175,10 +175,8 @@ class SequenceQueues:
         for handle in joined:
             self._cache.leave(handle)
 
-    # -- out of the batch ----------------------------------------------------------------
-
     def retire_exhausted(self) -> None:
-        for sequence in exhausted(self.running.values()):
+        for sequence in exhausted_rows(self.running.values()):
             self.finishing[sequence.id] = self.running.pop(sequence.id)
             self._drop_row(sequence)
 
@@ -192,7 +190,10 @@ class SequenceQueues:
     def preempt(self, id: SequenceId) -> None:
         for prefill in self.active:
             if any(sequence.id == id for sequence in prefill.sequences):
-                self._preempt_prefill(prefill)
+                self.active.remove(prefill)
+                self.drops.append(prefill.key)
+                self._cache.leave(prefill.handle)
+                self.enqueue(prefill.sequences)
                 return
         sequence = self.preempted[id] = self.running.pop(id)
         self._drop_row(sequence)
@@ -206,11 +207,13 @@ class SequenceQueues:
     def requeue_when_read(self, sequence: Sequence) -> None:
         """Queue a preempted row once no token of it is in flight."""
         if not sequence.in_flight and self.preempted.pop(sequence.id, None) is not None:
-            sequence.told = None if sequence.output else sequence.told
+            sequence.promised_by = None if sequence.output else sequence.promised_by
             self.enqueue([sequence])
 
     def compute_afresh(self, chunk: Chunk, *, reuses: bool) -> None:
-        sequences = [self.running.pop(j.id) for j in chunk.joins if j.id in self.running]
+        """Queue the prompt of a failed chunk again, with or without blocks from the cache."""
+        joined = [join.id for join in chunk.joins if join.id in self.running]
+        sequences = [self.running.pop(id) for id in joined]
         self._end_use(sequences)
         for prefill in [p for p in self.active if p.key == chunk.prefill]:
             sequences += prefill.sequences
@@ -220,8 +223,7 @@ class SequenceQueues:
             self.enqueue(sequences).handle.reuses = reuses
 
     def restart(self) -> list[Sequence]:
-        """Queue all computed work again; results of steps in flight are void. Returns the
-        sequences that were live."""
+        """Queue all work again; steps in flight are void. Returns the sequences that were live."""
         live = self.rows()
         self._end_use(live)
         self.waiting += self.active
@@ -251,17 +253,10 @@ class SequenceQueues:
             self._cache.read_ahead.waits.stop(self.enqueue(sequences).handle)
 
     def take_drops(self) -> tuple[tuple[SequenceId, ...], tuple[RowCut, ...], list[Sequence]]:
+        """Take `drops`, `tails` and `ended` for the next step."""
         leaving = tuple(self.drops), tuple(self.tails), self.ended
         self.drops, self.tails, self.ended = [], [], []
         return leaving
-
-    # -- inside --------------------------------------------------------------------------
-
-    def _preempt_prefill(self, prefill: PrefillState) -> None:
-        self.active.remove(prefill)
-        self.drops.append(prefill.key)
-        self._cache.leave(prefill.handle)
-        self.enqueue(prefill.sequences)
 
     def _drop_row(self, sequence: Sequence) -> None:
         self.drops.append(sequence.id)
@@ -289,7 +284,7 @@ class SequenceQueues:
                     return
 
 
-def exhausted(rows: Iterable[Sequence]) -> list[Sequence]:
+def exhausted_rows(rows: Iterable[Sequence]) -> list[Sequence]:
     return [
         row for row in rows if len(row.output) + row.in_flight >= row.request.sampling.max_tokens
     ]
@@ -300,25 +295,29 @@ def _most_rows(most: int, clients: int) -> int:
 
 
 class Steadiness:
-    """Tells when a look at the memory can be skipped: it sufficed, and nobody came or went."""
+    """Knows when memory need not be checked: it was enough, and nobody came or went since."""
 
     def __init__(self, queues: SequenceQueues) -> None:
         self._queues = queues
-        self._left = 0
-        self._seen = self._here
+        self._tokens_left = 0
+        self._seen_population = self._population
 
     def note_look(self, tokens: int) -> None:
-        self._left, self._seen = tokens, self._here
+        self._tokens_left, self._seen_population = tokens, self._population
 
     def note_fed(self, tokens: int) -> None:
-        self._left -= tokens
+        self._tokens_left -= tokens
 
     @property
     def holds(self) -> bool:
         """Whether the next step only decodes, and memory is enough."""
-        return self._left > 0 and not self._queues.active and self._seen == self._here
+        return (
+            self._tokens_left > 0
+            and not self._queues.active
+            and self._seen_population == self._population
+        )
 
     @property
-    def _here(self) -> tuple[int, int, int]:
+    def _population(self) -> tuple[int, int, int]:
         queues = self._queues
         return len(queues.running), len(queues.waiting), queues.queued

@@ -1,5 +1,4 @@
-"""Chooses the sequences of each step. Pure; mlx thread. Rows decode in every step;
-`core/scheduler/prefill.py` adds prompts."""
+"""Chooses each step's sequences: all rows, and prompts by `prefill.py`. Pure; mlx thread."""
 
 import math
 from functools import partial
@@ -28,7 +27,7 @@ from omlx_server.core.scheduler.standings import Standings
 from omlx_server.core.speculation.speculation import DraftController
 from omlx_server.core.step import Chunk, Cut, RowCut, SequenceId, Step, StepResult
 
-_LONGEST_RETRY = 600
+_LONGEST_RETRY_SECONDS = 600
 
 
 class Scheduler:
@@ -63,31 +62,32 @@ class Scheduler:
         self.prefill_order.change(limits)
 
     def all_fit(self, guard: MemoryGuard) -> bool:
+        """Return whether each sequence would still fit alone under another guard."""
         admission = Admission(guard, self._cache, self._limits.grouping)
         groups = self.queues.groups()
         return all(admission.fits_alone(len(g[0].context) + HEADROOM, len(g)) for g in groups)
 
-    # -- requests come and go ------------------------------------------------------------
-
     def add(self, request: Request) -> Rejected | None:
         """Queue a request, or refuse it when the queue is full or it can't ever fit."""
-        width = self._width_of(request)
+        width = self._widest_prefill(request)
         if not width:
             self.admission.note(Relief.REJECT)
-            why = self.admission.explain(len(request.tokens) + HEADROOM)
-            return Rejected(request.id, 0, 0, why)
+            reason = self.admission.explain(len(request.tokens) + HEADROOM)
+            return Rejected(request.id, 0, 0, reason)
         if not self.queues.has_place_for(request, self._limits.max_queue):
             waiting = len({prefill.request.id for prefill in self.queues.waiting})
-            return Rejected(request.id, waiting, self._retry_after(request))
+            seconds = self.prefill_order.backlog(request, self._unfinished_prompts())
+            retry_after = min(_LONGEST_RETRY_SECONDS, math.ceil(max(1.0, seconds)))
+            return Rejected(request.id, waiting, retry_after)
         self.queues.add(request, width)
         return None
 
-    def bound(self, request: Request, now: float) -> float:
-        """Return the seconds within which a new request has its first tokens."""
-        seconds = self.prefill_order.longest_wait(request, self._prompts())
+    def promise_first_token(self, request: Request, now: float) -> float:
+        """Return the seconds promised for a new request's first tokens; 0 where unknown."""
+        seconds = self.prefill_order.longest_wait(request, self._unfinished_prompts())
         for prefill in self.queues.waiting:
             if prefill.request is request and seconds:
-                prefill.tell(now + seconds)
+                prefill.promise_first_token(now + seconds)
         return seconds
 
     def cancel(self, request: RequestId, index: int | None = None) -> None:
@@ -96,6 +96,7 @@ class Scheduler:
                 self.queues.remove(sequence)
 
     def fail(self, chunk: Chunk, message: str) -> list[TokenEvent]:
+        """End the sequences of a chunk that failed."""
         joined = {join.id for join in chunk.joins}
         victims = [s for s in self.queues.running.values() if s.id in joined]
         victims += [s for p in self.queues.active if p.key == chunk.prefill for s in p.sequences]
@@ -109,13 +110,13 @@ class Scheduler:
         """End the newest request, because a step had no memory."""
         rows = self.queues.rows()
         prompts = [s for prefill in self.queues.active for s in prefill.sequences]
-        newest = max((*rows, *prompts), key=Sequence.age, default=None)
+        newest = max((*rows, *prompts), key=Sequence.last_in_line, default=None)
         if newest is None:
             return []
         self.admission.note(Relief.REJECT)
         victims = [s for s in self.queues.sequences() if s.id.request == newest.id.request]
-        why = self.admission.explain(len(newest.context))
-        return [self._end(s, FinishReason.MEMORY, why) for s in victims]
+        reason = self.admission.explain(len(newest.context))
+        return [self._end(s, FinishReason.MEMORY, reason) for s in victims]
 
     def expire(self, now: float) -> list[TokenEvent]:
         late = [
@@ -129,17 +130,14 @@ class Scheduler:
     def standings(self) -> Standings:
         return Standings(self.queues, self._cache, self.admission, self._limits)
 
-    # -- a step --------------------------------------------------------------------------
-
     def relieve(self, now: float) -> list[TokenEvent]:
-        """Preempt the newest sequences until all rows can decode once more; end what can't ever
-        fit."""
+        """Preempt the newest until all rows can decode once more; end what can't ever fit."""
         queues = self.queues
         queues.retire_exhausted()
         self.admission.reserve(self._at_work())
         events = list[TokenEvent]()
         while not self.admission.make_room_for_rows(self._at_work(), now):
-            if len(queues.running) + len(queues.active) > 1 or self.admission.shares:
+            if len(queues.running) + len(queues.active) > 1 or self.admission.shares_memory:
                 self._preempt_newest()
             else:
                 [last] = queues.running.values()
@@ -194,8 +192,7 @@ class Scheduler:
     def keep(
         self, cut: Cut, block: Size | None, checkpoint: Size | None
     ) -> tuple[PayloadId | None, PayloadId | None]:
-        """Note a cut's block and checkpoint. Returns the ids to keep them under. Call it before
-        `update`."""
+        """Note a cut's block and checkpoint, before `update`. Returns the ids that keep them."""
         source = self.queues.cut_sources.take(cut)
         place = source.place(cut, self._cache.layout.block_size)
         block_id = checkpoint_id = None
@@ -235,13 +232,13 @@ class Scheduler:
 
     def oldest(self) -> dict[str, float]:
         """Return the oldest arrival without a first token, by prompt size (SIZES)."""
-        came: dict[str, float] = {}
+        oldest: dict[str, float] = {}
         for prefill in self.queues.waiting:
             if not prefill.has_answered:
                 size = SIZES[self.prefill_order.size(prefill.target)]
                 arrived = prefill.request.arrived
-                came[size] = min(arrived, came.get(size, arrived))
-        return came
+                oldest[size] = min(arrived, oldest.get(size, arrived))
+        return oldest
 
     @property
     def waiting_tokens(self) -> int:
@@ -254,8 +251,6 @@ class Scheduler:
     def check_invariants(self) -> None:
         self.queues.check_invariants()
         assert self.queues.rows_taken <= self._most_rows * 3 // 2, "more rows than there may be"
-
-    # -- rows ----------------------------------------------------------------------------
 
     def _advance_rows(self, now: float) -> tuple[DraftPlan, list[RowCut]]:
         rows, cuts = list(self.queues.running.values()), list[RowCut]()
@@ -281,8 +276,8 @@ class Scheduler:
         rejected = row.rejected if row.drafted else 0
         if row.problem:
             sequence.ended_by = last.id  # it may be fed already
-            why = FinishReason.GRAMMAR if row.too_costly else FinishReason.ERROR
-            return [*events, self._end(sequence, why, row.problem, rejected)]
+            reason = FinishReason.GRAMMAR if row.too_costly else FinishReason.ERROR
+            return [*events, self._end(sequence, reason, row.problem, rejected)]
         sequence.forced = row.forced
         events.append(self._token_event(sequence, last, done=row.done, rejected=rejected))
         return events
@@ -318,21 +313,16 @@ class Scheduler:
         )
 
     def _end(
-        self, sequence: Sequence, why: FinishReason, message: str = "", rejected: int = 0
+        self, sequence: Sequence, reason: FinishReason, message: str = "", rejected: int = 0
     ) -> TokenEvent:
         self.queues.remove(sequence)
-        return TokenEvent(*sequence.id, finish=why, error=message, rejected=rejected)
+        return TokenEvent(*sequence.id, finish=reason, error=message, rejected=rejected)
 
-    def _prompts(self) -> list[PrefillState]:
+    def _unfinished_prompts(self) -> list[PrefillState]:
         return [*self.queues.waiting, *self.queues.active]
 
-    def _retry_after(self, request: Request) -> int:
-        seconds = self.prefill_order.backlog(request, self._prompts())
-        return min(_LONGEST_RETRY, math.ceil(max(1.0, seconds)))
-
-    # -- when memory is short ------------------------------------------------------------
-
-    def _width_of(self, request: Request) -> int:
+    def _widest_prefill(self, request: Request) -> int:
+        # Returns how many choices fit when one prefill has them; 0 where none fits.
         width = min(request.n, self._limits.max_batch_size)
         while width and not self.admission.fits_alone(len(request.tokens) + HEADROOM, width):
             width -= 1
@@ -346,7 +336,9 @@ class Scheduler:
     def _preempt_newest(self) -> None:
         self.admission.note(Relief.PREEMPT)
         prompts = [prefill.sequences[0] for prefill in self.queues.active]
-        self.queues.preempt(max((*self.queues.running.values(), *prompts), key=Sequence.age).id)
+        self.queues.preempt(
+            max((*self.queues.running.values(), *prompts), key=Sequence.last_in_line).id
+        )
 
     def _refuse_the_too_large(self) -> list[TokenEvent]:
         events, queue = [], list(self.queues.waiting)
@@ -363,5 +355,5 @@ class Scheduler:
         self.admission.note(Relief.REJECT)
         if sequence.output:
             return self._end(sequence, FinishReason.LENGTH)
-        why = self.admission.explain(len(sequence.context))
-        return self._end(sequence, FinishReason.MEMORY, why)
+        reason = self.admission.explain(len(sequence.context))
+        return self._end(sequence, FinishReason.MEMORY, reason)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from omlx_server.core.blocks.block import BlockPlace
 from omlx_server.core.blocks.keys import NO_KEY, BlockKey, block_key
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
-from omlx_server.core.images import shift, uncut, within
+from omlx_server.core.images import images_within, position_shift, stop_at_image
 from omlx_server.core.request import Request, SampledRow
 from omlx_server.core.speculation.chance import Chance
 from omlx_server.core.speculation.ngram import NgramLookup
@@ -19,29 +19,27 @@ from omlx_server.core.step import Chunk, Cut, Join, SequenceId
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One choice of a request. The first `prefilled` of its `fed` tokens were its prefill, the
-    last `drafted` are being verified. `ended_by` is a last token outside the output. `keys` are
-    its full blocks' after `root`. `came` is in its owner's virtual time."""
+    """One choice of a request."""
 
     id: SequenceId
     request: Request
     output: list[int] = field(default_factory=list)
-    ended_by: int | None = None
-    in_flight: int = 0
+    ended_by: int | None = None  # a last token outside the output
+    in_flight: int = 0  # steps whose tokens are not read yet
     fed: int = 0
-    prefilled: int = 0
-    forced: tuple[int, ...] = ()
-    drafted: int = 0
+    prefilled: int = 0  # the first of these, by its prefill
+    forced: tuple[int, ...] = ()  # next tokens by the grammar
+    drafted: int = 0  # the last of them, which are being verified
     by_drafter: bool = False
     lookup: NgramLookup | None = None
     chance: Chance = field(default_factory=Chance)
     drafter_chance: Chance | None = None
     blocks: BlocksInUse = field(default_factory=BlocksInUse)
     root: BlockKey = NO_KEY
-    keys: list[BlockKey] = field(default_factory=list)
-    came: float | None = None
-    told: float | None = None
-    admitted: float = 0.0
+    keys: list[BlockKey] = field(default_factory=list)  # of its full blocks after `root`
+    virtual_arrival: float | None = None  # in its owner's virtual time
+    promised_by: float | None = None  # the time of its first token, at the latest
+    admitted: float = 0.0  # when its prefill began
 
     @property
     def context(self) -> tuple[int, ...]:
@@ -51,8 +49,8 @@ class Sequence:
     def has_decoded(self) -> bool:
         return self.fed > self.prefilled
 
-    def age(self) -> tuple[int, float, SequenceId]:
-        """Return a sort key: the highest makes way first."""
+    def last_in_line(self) -> tuple[int, float, SequenceId]:
+        """Return a sort key: the sequence with the highest makes way first."""
         return self.request.priority, self.request.arrived, self.id
 
     def feed(self, drafted: int = 0, *, by_drafter: bool = False) -> None:
@@ -67,21 +65,21 @@ class Sequence:
             self.drafted = 0
 
     def place(self, cut: Cut, size: int) -> BlockPlace:
-        """Raises ValueError when not all of a cut's tokens are read yet."""
-        start = first_token(cut, size)
+        """Return the place of a cut's block. Raises ValueError before all its tokens are read."""
+        start = block_start(cut, size)
         while len(self.keys) * size < start:
-            at, above = len(self.keys) * size, self.keys[-1] if self.keys else self.root
-            self.keys.append(block_key(above, self._fed_tokens(at, at + size)))
-        above = self.keys[start // size - 1] if start else self.root
-        return BlockPlace(above, start, self._fed_tokens(start, cut.stop))
+            at = len(self.keys) * size
+            parent = self.keys[-1] if self.keys else self.root
+            self.keys.append(block_key(parent, self._fed_tokens(at, at + size)))
+        parent = self.keys[start // size - 1] if start else self.root
+        return BlockPlace(parent, start, self._fed_tokens(start, cut.stop))
 
     def _fed_tokens(self, start: int, stop: int) -> tuple[int, ...]:
-        prompt, output = self.request.tokens, self.output
-        output = output if self.ended_by is None else [*output, self.ended_by]
-        count = len(prompt)
-        if stop > count + len(output):
+        prompt, count = self.request.tokens, len(self.request.tokens)
+        answer = self.output if self.ended_by is None else [*self.output, self.ended_by]
+        if stop > count + len(answer):
             raise ValueError("these tokens are not known yet")
-        return (*prompt[start:stop], *output[max(0, start - count) : max(0, stop - count)])
+        return (*prompt[start:stop], *answer[max(0, start - count) : max(0, stop - count)])
 
     @property
     def users(self) -> list[BlocksInUse]:
@@ -90,12 +88,12 @@ class Sequence:
 
     def join(self) -> Join:
         request = self.request
-        prompt = len(request.tokens)
-        ahead = shift(request.images, prompt) if request.images else 0
+        prompt_tokens = len(request.tokens)
+        ahead = position_shift(request.images, prompt_tokens) if request.images else 0
         return Join(
             self.id,
             self.context,
-            prompt,
+            prompt_tokens,
             request.sampling,
             request.constraint,
             ahead,
@@ -105,25 +103,21 @@ class Sequence:
 
 @dataclass(slots=True, eq=False)
 class PrefillState:
-    """Sequences with one context that is computed once, then handed to each.
-
-    `target` tokens are to be computed: all but the last. Others passed it since `passed_since`, but
-    none do once others were preempted for it (`room_made`).
-    """
+    """Sequences with one context that is computed once, then handed to each."""
 
     sequences: list[Sequence]
-    order: int
+    order: int  # its number since the start
     handle: PrefixHandle
-    expected: int = 0
-    waited: bool = False
+    expected: int = 0  # tokens that will be restored when it begins
+    waited: bool = False  # for blocks, when last looked at
     is_urgent: bool = False
-    passed_since: float | None = None
-    room_made: bool = False
+    passed_since: float | None = None  # when others began to pass it
+    room_made: bool = False  # others were preempted for it, so that none may pass it
     admitted: float = 0.0
     computed: int = 0
     restored: int = 0
     key: SequenceId = field(init=False)
-    target: int = field(init=False)
+    target: int = field(init=False)  # tokens to compute: all but the last
     context: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -136,12 +130,12 @@ class PrefillState:
         return self.sequences[0].request
 
     @property
-    def told(self) -> float | None:
-        return self.sequences[0].told
+    def promised_by(self) -> float | None:
+        return self.sequences[0].promised_by
 
-    def tell(self, until: float) -> None:
+    def promise_first_token(self, until: float) -> None:
         for sequence in self.sequences:
-            sequence.told = until
+            sequence.promised_by = until
 
     @property
     def remaining(self) -> int:
@@ -152,29 +146,26 @@ class PrefillState:
         return bool(self.sequences[0].output)
 
     def next_stop(self, position: int, grid: int) -> int:
-        return uncut(self.request.images, position, self.handle.next_stop(position, grid))
+        return stop_at_image(self.request.images, position, self.handle.next_stop(position, grid))
 
     def chunk(self, stop: int, cuts: Iterable[Cut] = ()) -> Chunk:
         start, images = self.computed, self.request.images
-        joins = self.joins() if stop == self.target else ()
-        seen, ahead = within(images, start, stop), shift(images, start)
-        tokens = self.context[start:stop]
         return Chunk(
             self.key,
             start,
-            tokens,
-            joins,
-            tuple(cuts),
-            self.restored,
-            seen,
-            ahead,
-            self.request.adapter,
+            self.context[start:stop],
+            joins=self.joins() if stop == self.target else (),
+            cuts=tuple(cuts),
+            restored=self.restored,
+            images=images_within(images, start, stop),
+            shift=position_shift(images, start),
+            adapter=self.request.adapter,
         )
 
     def place(self, cut: Cut, size: int) -> BlockPlace:
-        start, handle = first_token(cut, size), self.handle
-        above = handle.keys[start // size - 1] if start else handle.root
-        return BlockPlace(above, start, self.context[start : cut.stop])
+        start, handle = block_start(cut, size), self.handle
+        parent = handle.keys[start // size - 1] if start else handle.root
+        return BlockPlace(parent, start, self.context[start : cut.stop])
 
     @property
     def users(self) -> list[BlocksInUse]:
@@ -187,5 +178,6 @@ class PrefillState:
 TokenSource = Sequence | PrefillState
 
 
-def first_token(cut: Cut, size: int) -> int:
+def block_start(cut: Cut, size: int) -> int:
+    # A cut without tokens has only a checkpoint, in the block that ends there.
     return cut.start if cut.start < cut.stop else max(0, cut.stop - size)

@@ -11,7 +11,7 @@ from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 
-_GLANCED = 500
+_MOST_GLANCED = 500
 
 
 class WaitReason(StrEnum):
@@ -30,7 +30,7 @@ class Standing:
     request: RequestId
     place: str
     choices: int
-    prompt: int
+    prompt: int  # to be computed
     computed: int
     output: int
     waits_for: WaitReason
@@ -47,6 +47,8 @@ class Standing:
 
 
 class Standings:
+    """Describes each sequence in the queues, with what it waits for."""
+
     def __init__(
         self,
         queues: SequenceQueues,
@@ -61,30 +63,34 @@ class Standings:
 
     def all(self, now: float) -> Iterator[Standing]:
         """Yield all standings. Asks admission, which may evict."""
-        return self._each(self._queues.waiting, lambda prefill: self._awaited(prefill, now))
+        return self._all_queues(
+            self._queues.waiting, lambda prefill: self._wait_reason(prefill, now)
+        )
 
     def glance(self) -> Iterator[Standing]:
         """Yield standings with at most 500 waiting prefills, without asking admission."""
-        first = self._queues.waiting[:_GLANCED]
-        return self._each(first, lambda prefill: self._before_admission(prefill) or WaitReason.TURN)
+        return self._all_queues(
+            self._queues.waiting[:_MOST_GLANCED],
+            lambda prefill: self._reason_before_admission(prefill) or WaitReason.TURN,
+        )
 
-    def _each(
-        self, waiting: Iterable[PrefillState], awaited: Callable[[PrefillState], WaitReason]
+    def _all_queues(
+        self, waiting: Iterable[PrefillState], reason_of: Callable[[PrefillState], WaitReason]
     ) -> Iterator[Standing]:
         queues = self._queues
         for prefill in waiting:
-            yield _of_prefill(prefill, "waiting", awaited(prefill))
+            yield _standing_of_prefill(prefill, "waiting", reason_of(prefill))
         for prefill in queues.active:
-            yield _of_prefill(prefill, "active", WaitReason.STEP)
+            yield _standing_of_prefill(prefill, "active", WaitReason.STEP)
         for place, rows in (
             ("running", queues.running),
             ("finishing", queues.finishing),
             ("preempted", queues.preempted),
         ):
             for row in rows.values():
-                yield _of_row(row, place)
+                yield _standing_of_row(row, place)
 
-    def _before_admission(self, prefill: PrefillState) -> WaitReason | None:
+    def _reason_before_admission(self, prefill: PrefillState) -> WaitReason | None:
         if prefill.handle.awaits_cold:
             return WaitReason.COLD
         if self._cache.must_wait(prefill.handle):
@@ -93,20 +99,19 @@ class Standings:
             return WaitReason.ROWS
         return None
 
-    def _awaited(self, prefill: PrefillState, now: float) -> WaitReason:
-        before = self._before_admission(prefill)
-        if before is not None:
-            return before
+    def _wait_reason(self, prefill: PrefillState, now: float) -> WaitReason:
+        reason = self._reason_before_admission(prefill)
+        if reason is not None:
+            return reason
         queues = self._queues
         others = [other.handle for other in queues.waiting if other is not prefill]
         work = AtWork(queues.running.values(), queues.active, others)
-        fits = self._admission.may_admit(prefill, work, now) and self._admission.admit(
-            prefill, work, now
-        )
+        admission = self._admission
+        fits = admission.may_admit(prefill, work, now) and admission.admit(prefill, work, now)
         return WaitReason.TURN if fits else WaitReason.MEMORY
 
 
-def _of_prefill(prefill: PrefillState, place: str, awaited: WaitReason) -> Standing:
+def _standing_of_prefill(prefill: PrefillState, place: str, reason: WaitReason) -> Standing:
     request = prefill.request
     return Standing(
         request.id,
@@ -115,13 +120,13 @@ def _of_prefill(prefill: PrefillState, place: str, awaited: WaitReason) -> Stand
         prefill.target,
         prefill.computed,
         len(prefill.sequences[0].output),
-        awaited,
+        reason,
         request.arrived,
         prefill.restored,
     )
 
 
-def _of_row(row: Sequence, place: str) -> Standing:
+def _standing_of_row(row: Sequence, place: str) -> Standing:
     request, prompt = row.request, len(row.request.tokens)
     return Standing(
         request.id, place, 1, prompt, row.fed, len(row.output), WaitReason.STEP, request.arrived

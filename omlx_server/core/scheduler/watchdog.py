@@ -8,18 +8,17 @@ PATIENCE_SECONDS = 10.0
 # A longer read of the cold tier has been lost.
 LONGEST_READ_SECONDS = 120.0
 # Seconds between two looks, at most: a machine may sleep, or another model take a long step.
-_MOST_APART = 2.0
+_MOST_SECONDS_APART = 2.0
 # Restarts in a row without a token or an end for a client.
-_MOST_STARTS = 3
+_MOST_RESTARTS = 3
 
 
 class Excuse(Enum):
-    """The work that may still end a standstill."""
+    """The work that may still end a standstill. OTHERS: other models or jobs hold the memory."""
 
     NONE = "none"
     READS = "reads"
     OTHERS = "others"
-    """Other models or jobs at work hold the memory."""
 
 
 class StallVerdict(Enum):
@@ -40,45 +39,45 @@ class Stalls:
 
 
 class Watchdog:
-    """Counts the seconds of a standstill, in `stood`. Each restart doubles the patience."""
+    """Counts `stalled_seconds` of a standstill. Each restart doubles the patience."""
 
     def __init__(self) -> None:
-        self.stood = 0.0
-        self._looked: float | None = None
-        self._starts = 0
-        self._moved_since = True
+        self.stalled_seconds = 0.0
+        self._last_look: float | None = None
+        self._restarts = 0
+        self._moved_since_restart = True
 
     def note_progress(self) -> None:
-        self._looked, self._moved_since = None, True
+        self._last_look, self._moved_since_restart = None, True
 
     def note_pause(self) -> None:
         """Note that work elsewhere may end the standstill."""
-        self._looked = None
+        self._last_look = None
 
     def note_rest(self) -> None:
-        self._looked, self._moved_since, self._starts = None, True, 0
+        self._last_look, self._moved_since_restart, self._restarts = None, True, 0
 
     def note_answer(self) -> None:
-        self._starts = 0
+        self._restarts = 0
 
     def look(self, now: float, excuse: Callable[[], Excuse]) -> StallVerdict:
-        """Return what to do about requests that wait. `excuse` is called only when patience
-        ends."""
-        before, self._looked = self._looked, now
-        apart = min(max(0.0, now - before), _MOST_APART) if before is not None else None
-        self.stood = self.stood + apart if apart is not None else 0.0
-        if self.stood < PATIENCE_SECONDS * 2**self._starts:
+        """Return what to do about waiting requests. It asks `excuse` only when patience ends."""
+        before, self._last_look = self._last_look, now
+        if before is None:
+            self.stalled_seconds = 0.0
+        else:
+            self.stalled_seconds += min(max(0.0, now - before), _MOST_SECONDS_APART)
+        if self.stalled_seconds < PATIENCE_SECONDS * 2**self._restarts:
             return StallVerdict.WAIT
         why = excuse()
         if why is Excuse.OTHERS:
             self.note_pause()
             return StallVerdict.WAIT
-        if why is Excuse.READS and self.stood < LONGEST_READ_SECONDS:
+        if why is Excuse.READS and self.stalled_seconds < LONGEST_READ_SECONDS:
             return StallVerdict.WAIT
-        return self._decide()
-
-    def _decide(self) -> StallVerdict:
-        helps = self._starts == 0 or (self._moved_since and self._starts < _MOST_STARTS)
-        self._starts = self._starts + 1 if helps else 0
-        self._looked, self._moved_since = None, False
-        return StallVerdict.START_OVER if helps else StallVerdict.GIVE_UP
+        # A restart after which nothing moved won't help another time.
+        may_help = self._moved_since_restart and self._restarts < _MOST_RESTARTS
+        restarts = self._restarts == 0 or may_help
+        self._restarts = self._restarts + 1 if restarts else 0
+        self._last_look, self._moved_since_restart = None, False
+        return StallVerdict.START_OVER if restarts else StallVerdict.GIVE_UP

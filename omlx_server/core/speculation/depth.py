@@ -49,19 +49,20 @@ class StepCosts:
             raise ValueError("no step was measured")
         self._probed = tuple(probed)
         self._by_places: dict[int, float] = {}  # a cache: there are few widths
+        # By whether a step verifies: its mean seconds beyond the probed ones.
         self._excess = {False: 0.0, True: 0.0}
-        self._seen = {False: False, True: False}
+        self._was_measured = {False: False, True: False}
 
     def seconds(self, places: int, *, verifies: bool) -> float:
-        seen, probed = self._seen[verifies], self._as_probed(places)
-        excess = self._excess[verifies if seen else not verifies]
-        return max(probed + excess, probed * _LEAST_SHARE)
+        probed = self._probed_seconds(places)
+        kind = verifies if self._was_measured[verifies] else not verifies
+        return max(probed + self._excess[kind], probed * _LEAST_SHARE)
 
     def note_step(self, places: int, seconds: float, *, verifies: bool) -> None:
-        excess = seconds - self._as_probed(places)
-        weight = 0.1 if self._seen[verifies] else 1.0
+        excess = seconds - self._probed_seconds(places)
+        weight = 0.1 if self._was_measured[verifies] else 1.0
         self._excess[verifies] += weight * (excess - self._excess[verifies])
-        self._seen[verifies] = True
+        self._was_measured[verifies] = True
         if not verifies:  # what was slow once is tried again
             self._excess[True] += _FORGOTTEN * (self._excess[False] - self._excess[True])
 
@@ -69,7 +70,7 @@ class StepCosts:
         for kind in self._excess:
             self._excess[kind] *= 1 - _FORGOTTEN
 
-    def _as_probed(self, places: int) -> float:
+    def _probed_seconds(self, places: int) -> float:
         seconds = self._by_places.get(places)
         if seconds is None:
             seconds = self._by_places[places] = self._between_probes(places)
@@ -79,32 +80,29 @@ class StepCosts:
         before = self._probed[0]
         for after in self._probed:
             if places <= after[0]:
-                return _between(before, after, places)
+                return _interpolate(before, after, places)
             before = after
         first, last = self._probed[0], self._probed[-1]
         if last[0] == first[0]:  # nothing is known of other widths
             return last[1] * places / last[0]
-        return _between(first, last, places)
+        return _interpolate(first, last, places)
 
 
 def best_depth(
-    offers: Sequence[Offer],
-    costs: StepCosts,
-    most: int,
-    most_seconds: float,
-    drafting: float = 0.0,
+    offers: Sequence[Offer], costs: StepCosts, most: int, most_seconds: float, drafting: float = 0.0
 ) -> Bet:
-    """Return the best depth up to `most` within `most_seconds`; 0 for a plain step."""
+    """Return the best depth up to `most` within `most_seconds`; 0 for a plain step. The drafter
+    takes `drafting` seconds for a token of all rows."""
     rows = len(offers)
-    plain = costs.seconds(rows, verifies=False)
-    best = Bet(0, _LEAST_GAIN * rows / plain)
+    plain_seconds = costs.seconds(rows, verifies=False)
+    best = Bet(0, _LEAST_GAIN * rows / plain_seconds)
     longest = max([len(offer.chances) for offer in offers], default=0)
     if not longest:
         return best
-    if any(not offer.chances for offer in offers):
-        most_seconds = min(most_seconds, _MOST_SLOWED * plain)
+    if any(not offer.chances for offer in offers):  # a row that only waits for the others
+        most_seconds = min(most_seconds, _MOST_SLOWED * plain_seconds)
     gains = [offer.gains() for offer in offers]
-    for depth in _depths(min(most, longest)):
+    for depth in _depths_up_to(min(most, longest)):
         seconds = costs.seconds(rows * (1 + depth), verifies=True) + depth * drafting
         rate = sum([row[min(depth, len(row) - 1)] for row in gains]) / seconds
         if rate > best.rate and seconds <= most_seconds:
@@ -112,12 +110,12 @@ def best_depth(
     return best
 
 
-def _depths(most: int) -> list[int]:
+def _depths_up_to(most: int) -> list[int]:
     depths = [depth for depth in DEPTHS if depth <= most]
     return [*depths, most] if depths and depths[-1] < most < DEPTHS[-1] else depths
 
 
-def _between(low: tuple[int, float], high: tuple[int, float], places: int) -> float:
+def _interpolate(low: tuple[int, float], high: tuple[int, float], places: int) -> float:
     if high[0] == low[0]:
         return high[1]
     share = (places - low[0]) / (high[0] - low[0])

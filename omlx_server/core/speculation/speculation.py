@@ -8,14 +8,14 @@ from omlx_server.core.speculation.depth import Bet, Offer, StepCosts, best_depth
 from omlx_server.core.speculation.methods import DraftCounts, Method
 
 # The chance of an untried drafter: only drafts show what they are worth.
-_BELIEVED = 0.8
+_FIRST_CHANCE = 0.8
 # The weight of other rows for a new one, in tokens.
-_KNOWN = 12
+_OTHERS_WEIGHT = 12
 # The part of a plain step that each step pays in.
-_SHARE = 0.01
-# Plain steps: the first balance, and the highest. A loss below -_FIRST is forgiven.
-_FIRST = 1.5
-_MOST = 8.0
+_INCOME = 0.01
+# Plain steps: the first balance, and the highest. A loss below -_FIRST_BALANCE is forgiven.
+_FIRST_BALANCE = 1.5
+_HIGHEST_BALANCE = 8.0
 
 
 class DraftBalance:
@@ -23,25 +23,25 @@ class DraftBalance:
     in; a draft is tried only when the balance covers its loss."""
 
     def __init__(self) -> None:
-        self._balance = _FIRST
+        self._balance = _FIRST_BALANCE
 
     def most_seconds(self, plain: float) -> float:
         """Return the longest affordable verifying step."""
         return plain * (1 + self._balance)
 
     def note_plain_step(self) -> None:
-        self._pay(_SHARE)
+        self._pay(_INCOME)
 
     def note_failure(self) -> None:
-        self._balance = -_MOST
+        self._balance = -_HIGHEST_BALANCE
 
     def note_verified_step(self, verify: float, plain: float, rows: int, tokens: int) -> None:
         steps = tokens / rows  # plain ones that give as many tokens
-        self._pay(steps - verify / plain + _SHARE)
+        self._pay(steps - verify / plain + _INCOME)
 
     def _pay(self, steps: float) -> None:
-        least = min(self._balance, -_FIRST)
-        self._balance = max(least, min(_MOST, self._balance + steps))
+        least = min(self._balance, -_FIRST_BALANCE)  # lower only after a failure
+        self._balance = max(least, min(_HIGHEST_BALANCE, self._balance + steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class DrafterRecord:
 
     method: Method
     costs: StepCosts
-    chance: Chance = field(default_factory=lambda: Chance(_BELIEVED))
+    chance: Chance = field(default_factory=lambda: Chance(_FIRST_CHANCE))
 
     def new_chance(self) -> Chance:
-        chance = Chance(_BELIEVED)
-        chance.learn(_KNOWN * self.chance.value, _KNOWN)
+        chance = Chance(_FIRST_CHANCE)
+        chance.learn(_OTHERS_WEIGHT * self.chance.value, _OTHERS_WEIGHT)
         return chance
 
     def forget(self) -> None:
@@ -71,7 +71,7 @@ class DraftController:
     def __init__(self, costs: StepCosts, drafter: DrafterRecord | None = None) -> None:
         self._costs = costs
         self.drafter = drafter
-        self._account = DraftBalance()
+        self._budget = DraftBalance()
         self.counts = DraftCounts()
 
     def bet(self, offers: Sequence[Offer], most: int, *, with_drafter: bool = False) -> Bet:
@@ -79,18 +79,18 @@ class DraftController:
         rows = len(offers)
         plain = self._costs.seconds(rows, verifies=False)
         drafting = self.drafter.seconds(rows) if with_drafter and self.drafter else 0.0
-        allowed = self._account.most_seconds(plain)
+        allowed = self._budget.most_seconds(plain)
         return best_depth(offers, self._costs, most, allowed, drafting)
 
     def note_failure(self) -> None:
-        self._account.note_failure()
+        self._budget.note_failure()
 
     def note_plain_step(self, rows: int, seconds: float | None) -> None:
         if self.drafter is not None:
             self.drafter.forget()
         if seconds is not None:
             self._costs.note_step(rows, seconds, verifies=False)
-        self._account.note_plain_step()
+        self._budget.note_plain_step()
 
     def note_drafting(self, rows: int, forwards: int, seconds: float) -> None:
         if self.drafter is not None:
@@ -104,4 +104,4 @@ class DraftController:
         else:
             self._costs.note_step(places, seconds, verifies=True)
         plain = self._costs.seconds(rows, verifies=False)
-        self._account.note_verified_step(drafting + seconds, plain, rows, rows + accepted)
+        self._budget.note_verified_step(drafting + seconds, plain, rows, rows + accepted)

@@ -25,7 +25,7 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.kv.schemes.rotated import Rotated
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
-from omlx_server.core.memory.kv import GROWTH, reach
+from omlx_server.core.memory.kv import GROWTH, longest_in_group
 from tests.arrays import drawn_tokens, plain
 from tests.compute.kv.every_scheme import SCHEMES, bytes_of_token, every_scheme, same_bits
 
@@ -73,7 +73,7 @@ def check_rows(batch: RowsKVCache, rows: Sequence[tuple[int, int]]) -> None:
         if length:
             assert same_bits(batch.row(index), token_arrays(seed, 0, length))
     token = 2 * HEADS * WIDTH * 4
-    reached = [max(n for n in lengths if n <= reach(length)) for length in lengths]
+    reached = [max(n for n in lengths if n <= longest_in_group(length)) for length in lengths]
     assert batch.nbytes <= token * sum(length + 2 * GROWTH for length in reached)
 
 

@@ -18,7 +18,7 @@ from omlx_server.compute.planning.tower_plan import planning_tower
 from omlx_server.compute.prefill import Prefiller
 from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.vision import pass_over
-from omlx_server.core.images import uncut, within
+from omlx_server.core.images import images_within, stop_at_image
 from omlx_server.core.memory.encoder import STRUCTURAL
 from omlx_server.core.memory.shape import PrefillShape
 from omlx_server.core.request import RequestId
@@ -115,9 +115,9 @@ def test_a_chunk_with_images_takes_as_much_as_one_of_text(name: str) -> None:
     told = Told(name).then([1])
     while len(told.tokens) < CHUNK:
         told = told.then(picture(name, len(told.tokens), (1, 12, 10)), [1])
-    stop = uncut(told.images, 0, CHUNK)
+    stop = stop_at_image(told.images, 0, CHUNK)
     id = SequenceId(RequestId("x"), 0)
-    seen = Chunk(id, 0, told.tokens[:stop], images=within(told.images, 0, stop))
+    seen = Chunk(id, 0, told.tokens[:stop], images=images_within(told.images, 0, stop))
     read = Chunk(id, 0, (1,) * stop)
 
     def run(chunk: Chunk) -> Prefiller:

@@ -8,7 +8,7 @@ from omlx_server.core.blocks.block import PayloadId, Size, Worth
 from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import root_key
-from omlx_server.core.blocks.restore import Piece, RestorePlan, find
+from omlx_server.core.blocks.restore import Piece, RestorePlan, find_restorable
 from tests.core.places import place
 
 DELTA = CacheLayout(frozenset({LayerKind.DELTA}), 4)
@@ -42,7 +42,7 @@ class Known:
     def plan(self, length: int, layout: CacheLayout, limit: int) -> RestorePlan | None:
         """Of a sequence that begins with so many of the tokens, and goes on otherwise."""
         tokens = (*range(length), *[99] * 5)
-        found = find(self.index.match(ROOT, tokens), layout, limit)
+        found = find_restorable(self.index.match(ROOT, tokens), layout, limit)
         assert found.cached == (found.plan.stop if found.plan else 0)
         if found.checkpoint is not None:
             assert found.plan is not None and found.checkpoint.id == found.plan.checkpoint

@@ -5,7 +5,7 @@ import pytest
 from omlx_server.core.blocks.keys import namespace_id, root_key
 from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
-from tests.core.cold.chains import Walk, record
+from tests.core.cold.chains import Walk, check_cold_index, record
 
 SIZE = 10
 STEPS = 20_000
@@ -23,7 +23,7 @@ def add(index: ColdIndex, *records: Record, nbytes: int = SIZE) -> str | None:
     names: list[str] = []
     for each in records:
         gone = index.add(each, nbytes)
-        index.check_invariants()
+        check_cold_index(index)
         assert index.nbytes <= index.budget
         if gone is None:
             return None
@@ -38,7 +38,7 @@ def named(entries: list[ColdEntry]) -> list[str]:
 def shrink(index: ColdIndex) -> str:
     """What goes, in order, when all that can go has to."""
     gone = named(index.shrink_to(0))
-    index.check_invariants()
+    check_cold_index(index)
     return " ".join(gone)
 
 
@@ -164,7 +164,7 @@ def test_a_size_was_an_estimate_until_it_was_written() -> None:
     index.resize(C.key, 1000)  # gone meanwhile
     assert index.nbytes == 2 * SIZE + 1
     assert named(index.shrink_to(index.budget)) == ["A"]
-    index.check_invariants()
+    check_cold_index(index)
 
 
 # -- leases ------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_a_leased_entry_may_be_forgotten() -> None:
     index = full(A, B)
     index.lease(A.key)
     index.forget(A.key)
-    index.check_invariants()
+    check_cold_index(index)
     index.release(A.key)
     assert (len(index), index.nbytes) == (1, SIZE)
     index.forget(A.key)
@@ -199,7 +199,7 @@ def test_take_gives_what_nobody_holds() -> None:
     assert named(index.take(OTHER.key)) == ["OTHER"]
     index.release(A.key)
     assert (named(index.take(A.key)), len(index), index.nbytes) == (["A"], 0, 0)
-    index.check_invariants()
+    check_cold_index(index)
 
 
 # -- a scan ------------------------------------------------------------------------------
@@ -218,12 +218,12 @@ def test_what_is_learned_of_a_block_keeps_its_parent() -> None:
     assert not list(index.children(A.key))
     for _ in range(2):
         index.learn(B)
-        index.check_invariants()
+        check_cold_index(index)
     assert list(index.children(A.key)) == [B]
     assert shrink(index) == "B A OTHER"
     index.learn(B)  # too late
     assert B.key not in index
-    index.check_invariants()
+    check_cold_index(index)
 
 
 def test_a_scan_does_not_undo_what_is_known() -> None:
@@ -253,7 +253,7 @@ def test_books_that_contradict_themselves_are_noticed() -> None:
         else:
             entry.record = C
         with pytest.raises(AssertionError):
-            index.check_invariants()
+            check_cold_index(index)
 
 
 @pytest.mark.parametrize("seed", range(4))

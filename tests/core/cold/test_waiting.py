@@ -6,7 +6,7 @@ import pytest
 from omlx_server.core.blocks.cache_layout import CacheLayout
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.blocks.restore import find
+from omlx_server.core.blocks.restore import find_restorable
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
 from omlx_server.core.cold.read_ahead import ColdWaits, StoreQuery
 from omlx_server.core.prefix_cache.eviction import HotBudget
@@ -14,6 +14,7 @@ from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Miss
 from tests.core.blocks.serving import TOKEN_BYTES, every_layout, press_out, serve
 from tests.core.cache_walk import Kept, Prefill, Walk
+from tests.core.cold.chains import check_cold_index
 from tests.core.cold_walk import GAIN, ColdWalk, Hope, Stored
 from tests.core.simulator import ROOMY
 
@@ -282,7 +283,7 @@ class SharedWalk(ColdWalk):
 
     def check(self) -> None:
         Walk.check(self)
-        self.cold.check_invariants()
+        check_cold_index(self.cold)
         assert {e.key: e.leases for e in self.cold.entries() if e.leases} == self.held
         for prefill in self.prefills:
             handle = prefill.handle
@@ -306,7 +307,7 @@ class SharedWalk(ColdWalk):
         """It reads if and only if that pays, as far as the index knows now."""
         handle, goal = prefill.handle, self._naive_goal(prefill)
         match = self.cache.index.match(handle.root, handle.tokens)
-        cached = find(match, self.cache.layout, len(handle.tokens)).cached
+        cached = find_restorable(match, self.cache.layout, len(handle.tokens)).cached
         pays = goal - cached >= GAIN
         ample = handle.room >= self.cold.nbytes
         assert not handle.reading or pays, "it reads what it cannot use"

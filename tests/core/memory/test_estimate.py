@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from omlx_server.core.memory.estimate import (
     HALF_LIFE_SECONDS,
-    HIGHEST,
+    HIGHEST_RATIO,
     STRUCTURAL,
     Coefficients,
     Correction,
     Planner,
     PrefillFactors,
-    times,
+    weighted_sum,
 )
 from omlx_server.core.memory.features import (
     copied_ring_bytes,
@@ -22,7 +22,7 @@ from omlx_server.core.memory.features import (
     gathered_bytes,
     prefill_terms,
 )
-from omlx_server.core.memory.kv import Keeps, behind_rings, cache_bytes, held_bytes, places
+from omlx_server.core.memory.kv import Keeps, bytes_behind_rings, cache_bytes, held_bytes, places
 from omlx_server.core.memory.shape import (
     FEW_QUERIES,
     MOST_BEHIND,
@@ -172,7 +172,7 @@ def test_prompts_that_are_read_together_are_there_twice() -> None:
     plan, only_copies = planner(full), 1.05 * 4 * 3 * 4096 * 4096
     for tokens, layer in ((64, 0), (300, 4 * (4096 + 512) * 4096)):  # there is room for 256
         prefill = PrefillShape(4, tokens, 4096)
-        inner = times(prefill_terms(full, prefill).inner, FITTED.together.deep[:3])
+        inner = weighted_sum(prefill_terms(full, prefill).inner, FITTED.together.deep[:3])
         assert plan.prefill(prefill) == pytest.approx(
             only_copies + 1.05 * (inner + layer), rel=0.01
         )
@@ -271,9 +271,9 @@ def test_rings_hold_the_chunks_of_newcomers_until_they_decode() -> None:
     plan, decode = planner(), Decode(8, 4000)
     alone, group = (PrefillShape(1, 512, 0), PrefillShape(1, 300, 64)), PrefillShape(3, 200, 512)
     for chunks, rings in (
-        (alone, behind_rings(LAYERS, 512) + behind_rings(LAYERS, 300)),
-        ((group,), 8 * behind_rings(LAYERS, 200)),
-        ((*alone, group), 8 * behind_rings(LAYERS, 200)),
+        (alone, bytes_behind_rings(LAYERS, 512) + bytes_behind_rings(LAYERS, 300)),
+        ((group,), 8 * bytes_behind_rings(LAYERS, 200)),
+        ((*alone, group), 8 * bytes_behind_rings(LAYERS, 200)),
     ):
         worst = max(plan.decode(decode), *map(plan.prefill, chunks))
         step = StepShape(decode, chunks)
@@ -285,7 +285,7 @@ def test_rings_are_no_part_of_what_a_correction_raises() -> None:
     plan, step = planner(), StepShape(Decode(1, 9), (PrefillShape(1, 512, 0),))
     own = plan.prefill(step.prefills[0])
     plan.observe(step, 2 * own, 0.0)
-    raised = 2 * own + behind_rings(LAYERS, 512)
+    raised = 2 * own + bytes_behind_rings(LAYERS, 512)
     assert plan.corrected(step, 0.0) == pytest.approx(raised, abs=2)
 
 
@@ -328,7 +328,7 @@ def test_a_correction_is_bounded_and_passes_by_itself(
     for estimated, measured, passed in observations:
         now += passed
         correction.observe(estimated, measured, now)
-        assert 1.0 <= correction.ratio(now) <= HIGHEST
+        assert 1.0 <= correction.ratio(now) <= HIGHEST_RATIO
     later = [correction.ratio(now + n * HALF_LIFE_SECONDS) for n in range(30)]
     assert later == sorted(later, reverse=True)
     assert later[-1] < 1.0 + 1e-6
@@ -357,7 +357,7 @@ def test_a_draft_model_that_catches_up_is_planned_beside_a_decode() -> None:
     assert plain == planner().decode(Decode(4, 4096))
     behind = planner(pair).decode(Decode(4, 4096, catches_up=True))
     inner = prefill_terms(small, PrefillShape(4, MOST_BEHIND, 4096)).inner
-    assert behind == pytest.approx(1.05 * times(inner, FITTED.alone.deep[:3]), rel=0.01)
+    assert behind == pytest.approx(1.05 * weighted_sum(inner, FITTED.alone.deep[:3]), rel=0.01)
     assert behind > plain
     decode = planner(pair).worst_decode([4000] * 4)
     assert decode is not None and decode.catches_up

@@ -7,16 +7,16 @@ from omlx_server.core.memory.kv import (
     Keeps,
     LayerKv,
     attended_tokens,
-    behind_rings,
+    bytes_behind_rings,
     cache_bytes,
-    grouped,
     grows,
     held_bytes,
-    largest_at_most,
     largest_layer,
     layer_bytes,
+    longest_in_group,
+    longest_of_groups,
+    most_of_largest_layer,
     places,
-    reach,
 )
 from tests.core.memory.shapes import LAYERS
 
@@ -50,14 +50,14 @@ def test_the_largest_layer() -> None:
 
 def test_a_chunk_stands_behind_the_window_of_every_ring() -> None:
     whole = cache_bytes(LAYERS, 1, 5000, 256)
-    assert behind_rings(LAYERS, 256) == whole - cache_bytes(LAYERS, 1, 5000, 1)
-    assert behind_rings((FULL, STATE), 256) == behind_rings(LAYERS, 1) == 0
+    assert bytes_behind_rings(LAYERS, 256) == whole - cache_bytes(LAYERS, 1, 5000, 1)
+    assert bytes_behind_rings((FULL, STATE), 256) == bytes_behind_rings(LAYERS, 1) == 0
 
 
 def test_a_layer_whose_buffers_end_anywhere() -> None:
-    assert largest_at_most(LAYERS, 4096) == (4096 + 256) * 4096
-    assert largest_at_most((RING,), 4096) == 512 * 4096
-    assert largest_at_most((STATE,), 4096) == 70_000
+    assert most_of_largest_layer(LAYERS, 4096) == (4096 + 256) * 4096
+    assert most_of_largest_layer((RING,), 4096) == 512 * 4096
+    assert most_of_largest_layer((STATE,), 4096) == 70_000
 
 
 @settings(derandomize=True, max_examples=200, deadline=None)
@@ -98,8 +98,8 @@ def test_a_decode_sees_each_row_with_its_padding(rows: list[int], leaving: list[
         assert attended_tokens([FULL, padded], rows, leaving) == max(rows + leaving)
     own = attended_tokens([FULL, RING, STATE], rows, leaving)
     assert sum(rows) / len(rows) <= own <= max(rows)
-    assert own * len(rows) < sum(map(reach, rows)) + len(rows)
-    assert sum(grouped(rows)) >= sum(rows)
+    assert own * len(rows) < sum(map(longest_in_group, rows)) + len(rows)
+    assert sum(longest_of_groups(rows)) >= sum(rows)
 
 
 def test_no_row_sees_nothing() -> None:

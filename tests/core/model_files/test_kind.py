@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.model_files.kind import ModelKind, kind_of, labels_of
+from omlx_server.core.model_files.kind import ModelKind, count_labels, kind_of
 
 POOLING = ["Transformer", "Pooling", "Normalize"]
 
@@ -45,5 +45,5 @@ def test_everything_else() -> None:
 
 
 def test_labels() -> None:
-    assert labels_of({}) == labels_of({"num_labels": "x"}) == 2
-    assert labels_of({"id2label": {"0": "a", "1": "b", "2": "c"}}) == 3
+    assert count_labels({}) == count_labels({"num_labels": "x"}) == 2
+    assert count_labels({"id2label": {"0": "a", "1": "b", "2": "c"}}) == 3

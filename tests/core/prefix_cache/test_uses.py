@@ -58,7 +58,7 @@ def test_where_caches_hold_copies_no_block_is_in_use() -> None:
     store(cache, FIRST)
     handle = begin(cache, FIRST)
     assert used(cache) == 0 and handle.blocks.tokens == 0
-    assert cache.use_of(handle, 12) == (0, 0)
+    assert cache.blocks_to_use(handle, 12) == (0, 0)
 
 
 def test_what_is_in_use_takes_nothing_of_the_budget(cache: PrefixCache) -> None:
@@ -126,8 +126,8 @@ def test_a_short_beginning_may_be_there_twice() -> None:
     copying = PrefixCache(replace(KV, refers=True, copies=8), "model", ROOMY)
     store(copying, FIRST)
     waiting = copying.enter(FIRST, b"", ())
-    assert copying.use_of(waiting, 8) == (0, 2 * BYTES)
-    assert copying.use_of(waiting, 12) == (12, 3 * BYTES)
+    assert copying.blocks_to_use(waiting, 8) == (0, 2 * BYTES)
+    assert copying.blocks_to_use(waiting, 12) == (12, 3 * BYTES)
     long, short = begin(copying, FIRST), begin(copying, FIRST[:9])
     assert (long.blocks.tokens, long.blocks.referred) == (12, 12)
     assert (short.blocks.tokens, short.blocks.referred) == (8, 0)
@@ -137,12 +137,12 @@ def test_a_short_beginning_may_be_there_twice() -> None:
 def test_who_waits_is_told_what_it_would_keep_from_being_evicted(cache: PrefixCache) -> None:
     store(cache, FIRST)
     waiting = cache.enter(FIRST, b"", ())
-    assert cache.use_of(waiting, 12) == (12, 3 * BYTES)
-    assert cache.use_of(waiting, 11) == (8, 2 * BYTES)
+    assert cache.blocks_to_use(waiting, 12) == (12, 3 * BYTES)
+    assert cache.blocks_to_use(waiting, 11) == (8, 2 * BYTES)
     running = begin(cache, FIRST[:8])
-    assert cache.use_of(waiting, 12) == (12, BYTES)
+    assert cache.blocks_to_use(waiting, 12) == (12, BYTES)
     cache.leave(running)
-    assert cache.use_of(waiting, 12) == (12, 3 * BYTES)
+    assert cache.blocks_to_use(waiting, 12) == (12, 3 * BYTES)
 
 
 def test_lost_blocks_go_with_all_that_follows_them_whoever_uses_them(cache: PrefixCache) -> None:

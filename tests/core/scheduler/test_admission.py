@@ -1,4 +1,4 @@
-"""What the scheduler's plans mean in memory: which caches, which forwards, which cuts."""
+"""What the scheduler's plans mean in memory: which caches, which group_shapes, which cuts."""
 
 from collections.abc import Sequence as Items
 from dataclasses import replace
@@ -12,7 +12,7 @@ from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.shape import Decode, StepShape
 from omlx_server.core.memory.shape import PrefillShape as Forward
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.scheduler.admission import Admission, AtWork, forwards
+from omlx_server.core.scheduler.admission import Admission, AtWork, group_shapes
 from omlx_server.core.scheduler.grouping import Grouping
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk, SequenceId
@@ -187,9 +187,9 @@ def test_what_is_planned_already_runs_in_the_same_step() -> None:
 def test_groups_are_told_by_their_rows_longest_chunk_and_deepest_start() -> None:
     a, b, c = prefill("a", 200), prefill("b", 200), prefill("c", 200)
     groups = [(chunk(a, 0, 20), chunk(b, 40, 50)), (chunk(c, 7, 7),)]
-    assert forwards(groups) == (Forward(2, 20, 40), Forward(1, 0, 7))
+    assert group_shapes(groups) == (Forward(2, 20, 40), Forward(1, 0, 7))
     restored = replace(chunk(b, 40, 50), restored=40)
-    assert forwards([(chunk(a, 0, 20), restored)]) == (Forward(2, 20, 40, refers=True),)
+    assert group_shapes([(chunk(a, 0, 20), restored)]) == (Forward(2, 20, 40, refers=True),)
 
 
 def test_who_is_let_in_fits_beside_all_when_these_are_prefilled() -> None:

@@ -76,7 +76,7 @@ def test_a_longer_prompt_is_passed_for_a_time_by_its_length_only() -> None:
     while True:
         short = prefill(f"s{passed}", 101, 1 + passed)
         for one in (long, short):
-            one.tell(1e9)  # nobody is urgent
+            one.promise_first_token(1e9)  # nobody is urgent
         if in_order(turns, now, long, short)[0] == "long":
             break
         turns.begin_step(now)
@@ -143,17 +143,19 @@ def two_owners(first: str, second: str) -> tuple[PrefillOrder, PrefillState, Pre
 
 def test_who_would_miss_its_told_time_goes_first() -> None:
     turns, patient, other = two_owners("patient", "other")
-    assert patient.told is not None
+    assert patient.promised_by is not None
     assert in_order(turns, 0, patient, other) == ["other", "patient"]
-    assert in_order(turns, patient.told - 12, patient, other) == ["patient", "other"]
-    assert in_order(turns, patient.told - 99, patient, other) == ["patient", "other"], "it stays so"
+    assert in_order(turns, patient.promised_by - 12, patient, other) == ["patient", "other"]
+    assert in_order(turns, patient.promised_by - 99, patient, other) == ["patient", "other"], (
+        "it stays so"
+    )
 
 
 def test_where_all_are_urgent_the_earliest_told_comes_first() -> None:
     turns, early, late = two_owners("early", "late")
     assert turns.urgent_from > 0
-    early.tell(12.0)
-    late.tell(13.0)
+    early.promise_first_token(12.0)
+    late.promise_first_token(13.0)
     assert in_order(turns, 9.0, early, late) == ["early", "late"]
     assert turns.urgent_from <= 9.0
 
@@ -175,16 +177,18 @@ def test_what_was_told_stays() -> None:
     pace_of(turns, 0.1)
     first = prefill("first", 101, 0, owner=A)
     in_order(turns, 0, first)
-    told = first.told
+    told = first.promised_by
     in_order(turns, 7, first, prefill("more", 901, 1, owner=B))
-    assert first.told == told
+    assert first.promised_by == told
 
 
 # -- to whom the time goes ---------------------------------------------------------------
 
 
 def lead(turns: PrefillOrder, one: bytes, other: bytes) -> float:
-    return turns.lead(make_request("l", 3, 1, owner=one), make_request("m", 3, 1, owner=other))
+    return turns.lead_seconds(
+        make_request("l", 3, 1, owner=one), make_request("m", 3, 1, owner=other)
+    )
 
 
 def test_the_time_of_a_step_goes_to_its_prompts_and_what_is_left_to_its_rows() -> None:
@@ -225,7 +229,7 @@ def test_rows_are_owed_nothing_for_prompts_that_were_read_without_them() -> None
     turns.begin_step(0)
     turns.note_plan([], [prefill("x", 5, owner=A)])
     turns.charge_chunks((), 5)
-    assert not turns.rows_first
+    assert not turns.rows_come_first
 
 
 def test_rows_go_first_until_they_have_had_their_share() -> None:
@@ -233,11 +237,11 @@ def test_rows_go_first_until_they_have_had_their_share() -> None:
     turns.begin_step(0)
     turns.note_plan([row("r", owner=A)], [prefill("x", 5, owner=B)])
     turns.charge_chunks((), 2)
-    first = [turns.rows_first]
+    first = [turns.rows_come_first]
     for now in (3, 3.9, 4):  # two seconds went to the prompt
         turns.begin_step(now)
         turns.note_plan([row("r", owner=A)], [])
-        first.append(turns.rows_first)
+        first.append(turns.rows_come_first)
     assert first == [True, True, True, False]
 
 
@@ -248,7 +252,7 @@ def test_what_rows_were_owed_is_forgotten_when_they_are_gone() -> None:
     turns.charge_chunks((), 9)
     turns.begin_step(9)
     turns.note_plan([], [prefill("x", 5, owner=B)])
-    assert not turns.rows_first
+    assert not turns.rows_come_first
 
 
 # -- what the scheduler makes of it ------------------------------------------------------
@@ -323,7 +327,7 @@ def test_so_they_do_when_it_takes_longer_than_was_told() -> None:
         run.finish_turns()
     long = endless("long", 6401, 1, arrived=run.now)
     run.send(long)
-    told = run.now + run.scheduler.bound(long, run.now)
+    told = run.now + run.scheduler.promise_first_token(long, run.now)
     assert longest_wait(run, "long") <= 5
     assert run.times["long", 0][0] > told
 

@@ -84,10 +84,10 @@ def known() -> Predictions:
 
 def test_the_work_of_a_prompt_is_its_tokens_and_its_answers() -> None:
     predictions = known()
-    assert predictions.prompt(prefill("a", 21)) == pytest.approx(2.0 + 5 * 0.05)
+    assert predictions.seconds_left(prefill("a", 21)) == pytest.approx(2.0 + 5 * 0.05)
     cached = prefill("c", 21)
     cached.expected = 16
-    assert predictions.prompt(cached) == pytest.approx(0.4 + 5 * 0.05)
+    assert predictions.seconds_left(cached) == pytest.approx(0.4 + 5 * 0.05)
 
 
 def test_an_answer_that_is_longer_than_the_mean_is_taken_to_be_half_done() -> None:
@@ -97,10 +97,10 @@ def test_an_answer_that_is_longer_than_the_mean_is_taken_to_be_half_done() -> No
     left = []
     for tokens in (0, 4, 10, 100, 990):
         row.output[:] = [7] * tokens
-        left.append(predictions.answer(row) / 0.05)
+        left.append(predictions.answer_seconds(row) / 0.05)
     assert left == pytest.approx([10, 6, 10, 100, 10])
 
 
 def test_a_first_token_takes_the_prompt_and_the_decodes_beside_it() -> None:
     """Three chunks, a decode after each and one more; and a moment for a row to be free."""
-    assert known().first_token(prefill("a", 21)) == pytest.approx(2.0 + 4 * 0.2 + 1.0 / 4)
+    assert known().first_token_seconds(prefill("a", 21)) == pytest.approx(2.0 + 4 * 0.2 + 1.0 / 4)

@@ -33,7 +33,7 @@ def test_ten_seconds_without_anything_under_way_are_met_by_a_new_start() -> None
         StallVerdict.START_OVER,
         11,
     )  # the first look begins to count
-    assert standing.dog.stood == 10
+    assert standing.dog.stalled_seconds == 10
 
 
 def test_whoever_moves_meanwhile_does_not_stand() -> None:
