@@ -14,9 +14,11 @@ class CountedModel(Protocol):
 
 
 class Census:
+    """The counters of each model name over all loads."""
+
     def __init__(self) -> None:
         self._lock = Lock()
-        self._unloaded: dict[str, Counted] = {}
+        self._unloaded: dict[str, Counted] = {}  # by name
         self._loaded: dict[ModelId, tuple[str, CountedModel]] = {}
 
     @property
@@ -41,7 +43,8 @@ class Census:
             return
         name, model = self._loaded[id]
         earlier = self._unloaded.get(name, Counted())
-        total = Counted().after(model.tally()).after(earlier)  # the counters of both, no sizes
+        # Counted() has no sizes, so the sum has none: the model holds nothing any more.
+        total = Counted().after(model.tally()).after(earlier)
         with self._lock:
             del self._loaded[id]
             self._unloaded[name] = total

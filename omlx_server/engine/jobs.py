@@ -29,32 +29,34 @@ class Jobs:
         """Add a job; `answer` gets its result or exception. Cancelling the future ends the job."""
         self._jobs[client].append((work, answer))
 
-    def turn(self) -> bool:
+    def run_slice(self) -> bool:
         """Run a slice of the next job, if any. Return whether it has ended."""
         if not self._jobs:
             return False
         self._times.settle({(client,) for client in self._jobs})
         client = min(self._jobs, key=lambda client: self._times.rank((client,)))
-        work, answer = self._take(client)
+        work, answer = self._pop_next(client)
         if answer.cancelled():
             work.close()
             return True
         begun = self._clock()
-        done = guarded(work.send, None)
+        crash = guarded(work.send, None)
         self._times.charge((client,), self._clock() - begun)
-        if not isinstance(done, Crash):
+        if not isinstance(crash, Crash):  # only this slice has ended
             self.add(work, answer, client)
             return False
-        settle(answer, done.error.value if isinstance(done.error, StopIteration) else done)
+        # A generator returns its result by StopIteration.
+        result = crash.error.value if isinstance(crash.error, StopIteration) else crash
+        settle(answer, result)
         return True
 
     def end(self, error: Exception) -> None:
         while self._jobs:
-            work, answer = self._take(next(iter(self._jobs)))
+            work, answer = self._pop_next(next(iter(self._jobs)))
             work.close()
             settle(answer, Crash(error))
 
-    def _take(self, client: bytes) -> tuple[Work[object], Future[object]]:
+    def _pop_next(self, client: bytes) -> tuple[Work[object], Future[object]]:
         job = self._jobs[client].popleft()
         if not self._jobs[client]:
             del self._jobs[client]

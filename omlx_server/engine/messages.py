@@ -45,6 +45,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
+    """End the thread, after at most `drain_seconds` of writes to the cold tier."""
+
     drain_seconds: float = 0.0
 
 
@@ -55,12 +57,14 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
+    """Call `act` on the mlx thread."""
+
     act: Callable[[], object]
     answer: Future[object]
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartJob:
     """Begin a job of `client`. `make` runs on the mlx thread."""
 
     model: ModelId
@@ -89,12 +93,14 @@ class LoadModel:
 
 @dataclass(frozen=True, slots=True)
 class UnloadModel:
+    """Unload a model, after at most `seconds` of writes to the cold tier."""
+
     model: ModelId
     seconds: float
     answer: Future[object]
 
 
-Inbound = Submit | Cancel | EngineCall | Start | LoadModel | UnloadModel | Stop | Wake
+Inbound = Submit | Cancel | EngineCall | StartJob | LoadModel | UnloadModel | Stop | Wake
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +122,10 @@ class Failed:
 Outbound = Accepted | Rejected | Admitted | Restored | TokenEvent | Failed
 
 
-def ended(
+def end_events(
     request: Request, why: str, reason: FinishReason = FinishReason.ERROR
 ) -> list[TokenEvent]:
+    """Return the events that end all choices of a request."""
     return [TokenEvent(request.id, index, finish=reason, error=why) for index in range(request.n)]
 
 
@@ -161,8 +168,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A snapshot of a model. `beat` is the time.monotonic() of its last turn, `live` the bytes
-    that its requests need."""
+    """A snapshot of a model. `beat` is the time of its last turn, `live` the bytes in use."""
 
     state: EngineState
     load: Load
@@ -177,11 +183,11 @@ class Status:
 
 @dataclass(slots=True, eq=False)
 class OpenRequest:
+    """A request whose `choices` have not ended yet."""
+
     request: Request
     choices: set[int]
 
     def end(self, why: FinishReason, message: str) -> list[TokenEvent]:
-        return [
-            TokenEvent(self.request.id, index, finish=why, error=message)
-            for index in sorted(self.choices)
-        ]
+        events = end_events(self.request, message, why)
+        return [event for event in events if event.index in self.choices]

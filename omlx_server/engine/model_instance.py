@@ -37,8 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class ModelInstance:
-    """A loaded model that generates. Without `watch` memory is not watched, without `speculation`
-    nothing is drafted."""
+    """A loaded model that generates. Without `watch` its memory has no limit."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class ModelInstance:
         self.runner = runner
         self.ranks = runner.ranks
         self.weight_bytes = runner.loaded.weight_bytes
-        self._limits = self._possible(limits)
+        self._limits = self._limits_of_model(limits)
         self.watch = watch
         self.speculation = speculation
         self.names = names
@@ -70,15 +69,16 @@ class ModelInstance:
             watch.share.holder = self
 
     def start_over(self) -> None:
+        """Forget all sequences and all blocks in memory."""
         self.restored = list[Restored]()
-        self._uncounted = 0  # bytes cut by steps whose tokens are not taken yet
-        # Payloads cut by each step whose chunks may not be done.
-        self._computing = deque[list[PayloadId]]()
+        self._uncounted_bytes = 0  # bytes cut by steps whose tokens are not taken yet
+        # Payloads of each step whose chunks may not be done.
+        self._cut_by_chunks = deque[list[PayloadId]]()
         self._tails = list[PayloadId]()  # cut of rows that left; may not be computed yet
         self.runner.reset()
         self._forget_blocks()
         self.cache = self._make_cache()
-        self.tiers.follow(self.cache)
+        self.tiers.use_cache(self.cache)
         guard = self.watch.guard if self.watch else None
         if guard is not None:
             self.cache.read_ahead.most_bytes = guard.bytes_for_read_ahead
@@ -104,22 +104,21 @@ class ModelInstance:
         return self.watch.guard.reserved if self.watch is not None else 0
 
     @property
-    def step(self) -> int:
-        """Bytes that the current step was planned to take."""
+    def step_bytes(self) -> int:
         return self.watch.guard.ledger.step if self.watch is not None else 0
 
     def update_ledger(self) -> None:
         if self.watch is not None:
-            self.watch.update_ledger(self.account(), self.features.nbytes)
+            self.watch.update_ledger(self.ledger(), self.features.nbytes)
 
     def fits_without_others(self, request: Request) -> bool:
         """Return whether a request fits if no other model is loaded."""
         weights = self.watch.share.weights if self.watch is not None else 0
         return self.scheduler.admission.fits_without_others(request, weights)
 
-    def change(self, limits: SchedulerLimits, *, write_through: bool) -> None:
+    def change_limits(self, limits: SchedulerLimits, *, write_through: bool) -> None:
         """Use new limits; sequences keep rows and places in the queue."""
-        self._limits = self._possible(limits)
+        self._limits = self._limits_of_model(limits)
         self.tiers.write_through = write_through
         self.scheduler.change(self._limits)
 
@@ -131,25 +130,26 @@ class ModelInstance:
         """Free memory where it is short. Return the events of ended sequences."""
         if self.watch is None:
             return []
-        self.watch.begin(self.account(), self.features.nbytes)
+        self.watch.begin(self.ledger(), self.features.nbytes)
         return self.scheduler.relieve(now)
 
-    def account(self) -> Ledger:
-        """Return the bytes held, without weights. While idle, runs count as blocks."""
+    def ledger(self) -> Ledger:
+        """Return the bytes held, without weights."""
         index = self.cache.index
-        beyond = max(0, self.runner.live_bytes - self.runner.runs.block_bytes)
-        rows, gaps = (0, beyond) if self.runner.idle else (beyond, 0)
+        # What runs hold beyond their blocks is counted as rows or, without rows, as blocks.
+        beyond_blocks = max(0, self.runner.live_bytes - self.runner.runs.block_bytes)
+        row_bytes = 0 if self.runner.idle else beyond_blocks
+        gap_bytes = beyond_blocks - row_bytes
         return Ledger(
-            live=rows + index.in_use + self.features.nbytes,
-            blocks=index.idle_bytes - index.checkpoint_bytes + self._uncounted + gaps,
+            live=row_bytes + index.in_use + self.features.nbytes,
+            blocks=index.idle_bytes - index.checkpoint_bytes + self._uncounted_bytes + gap_bytes,
             checkpoints=index.checkpoint_bytes,
             pending=self.tiers.pending_bytes(),
         )
 
     def recover_memory(self) -> list[TokenEvent]:
-        """Recover from a step without memory: end the newest request, queue the others again,
-        evict half of the hot tier."""
-        self._lose()
+        """End the newest request, queue the others again, evict half of the hot tier."""
+        self._drop_uncomputed()
         events = self.scheduler.fail_newest()
         self.features.forget()
         self.cache.eviction.make_room(self.cache.index.nbytes // 2, 0)
@@ -165,25 +165,27 @@ class ModelInstance:
 
     def restart(self) -> list[Sequence]:
         """Queue all sequences again. Return those that ran."""
-        self._lose()
+        self._drop_uncomputed()
         return self.scheduler.queues.restart()
 
-    def _lose(self) -> None:
-        self._uncounted = 0
-        failed = frozenset(id for ids in (self._tails, *self._computing) for id in ids)
+    def _drop_uncomputed(self) -> None:
+        """Drop all rows and payloads that a failed step may not have computed."""
+        self._uncounted_bytes = 0
+        failed = frozenset([*self._tails, *(id for ids in self._cut_by_chunks for id in ids)])
         self._tails = []
-        self._computing.clear()
+        self._cut_by_chunks.clear()
         self.runner.reset()
         self.tiers.drop_lost(failed)
         self.drop_evicted()
 
-    def give_up(self) -> None:
+    def release_memory(self) -> None:
+        """Free the rows of a model that has failed for good."""
         if self.watch is not None:
             self.watch.guard.reserve(Caches())
         self.features.forget()
         self.runner.reset()
 
-    def begin_again(self) -> set[SequenceId]:
+    def start_over_with_sequences(self) -> set[SequenceId]:
         """Start over with the same sequences, output kept. Return their ids."""
         groups = self.scheduler.queues.groups()
         self.start_over()
@@ -198,23 +200,24 @@ class ModelInstance:
         if step.drain_pool:
             device.drain_pool()
         launched = self.runner.decode(step)
-        self._uncounted += _nbytes((*launched.tails, *launched.payloads))
+        self._uncounted_bytes += _bytes_of((*launched.tails, *launched.payloads))
         for admitted in step.admitted:
-            missed = admitted.miss is not Miss.NONE
+            has_missed = admitted.miss is not Miss.NONE
             _log.debug(
                 "%s: %d prompt tokens from the cache%s",
                 admitted.request_id,
                 admitted.cached,
-                f" ({admitted.miss}, {admitted.known} known)" if missed else "",
+                f" ({admitted.miss}, {admitted.known} known)" if has_missed else "",
             )
         return launched
 
     def sample(self, launched: Launched) -> None:
-        before = _nbytes(launched.payloads)
+        """Launch the sampling of a step's tokens, and keep its tails."""
+        before = _bytes_of(launched.payloads)
         self.runner.sample(launched)
-        launched.behind_chunks = bool(self._computing)
+        launched.behind_chunks = bool(self._cut_by_chunks)
         tails, launched.tails = launched.tails, ()  # frees what the cache does not keep
-        self._uncounted += _nbytes(launched.payloads) - before - _nbytes(tails)
+        self._uncounted_bytes += _bytes_of(launched.payloads) - before - _bytes_of(tails)
         self._tails += self._keep(tails, computed=False)
 
     def take_tokens(self, launched: Launched) -> list[TokenEvent]:
@@ -223,7 +226,7 @@ class ModelInstance:
         self.decode_times.note(launched, result)
         tails, self._tails = self._tails, []
         self.tiers.mark_computed(tails)
-        self._uncounted -= _nbytes(launched.payloads)
+        self._uncounted_bytes -= _bytes_of(launched.payloads)
         self._keep(launched.payloads)
         events = self.scheduler.update(result)
         if launched.step.row_cuts and launched.step.verifies:
@@ -233,11 +236,11 @@ class ModelInstance:
 
     def launch_chunks(self, launched: Launched) -> tuple[ChunksLaunched, list[TokenEvent]]:
         """Return a step's chunks, launched, and the events of failed prompts."""
-        if self.watch is not None and not self._computing:
+        if self.watch is not None and not self._cut_by_chunks:
             self.watch.begin_step()
         chunks = self.runner.prefill(launched.step)
         self.restored += chunks.restored
-        self._computing.append(self._keep(chunks.payloads, computed=False))
+        self._cut_by_chunks.append(self._keep(chunks.payloads, computed=False))
         chunks.payloads.clear()
         failed = bool(chunks.failures or chunks.starved or chunks.lost)
         if failed:
@@ -250,14 +253,14 @@ class ModelInstance:
             self.scheduler.queues.preempt_lost(self.runner.lost)
         return chunks, events
 
-    def chunks_done(self, chunks: ChunksLaunched, seconds: float) -> None:
+    def note_chunks_done(self, chunks: ChunksLaunched, seconds: float) -> None:
         """Note that a step's chunks took `seconds`. Call in the order of launches."""
-        self.tiers.mark_computed(self._computing.popleft())
+        self.tiers.mark_computed(self._cut_by_chunks.popleft())
         self._trim_features()
         if self.watch is not None:
-            step = StepShape(prefills=group_shapes(chunks.groups))
-            self.watch.step_done(step, time.monotonic())
-            if self._computing:
+            step = StepShape(prefills=forwards(chunks.groups))
+            self.watch.note_step(step, time.monotonic())
+            if self._cut_by_chunks:
                 self.watch.begin_step()
         self.cache.read_ahead.rates.note_computing(chunks.tokens, seconds)
         self.scheduler.note_chunk_time(chunks.chunks, seconds)
@@ -267,6 +270,7 @@ class ModelInstance:
             self.features.trim(self.watch.guard.limit)
 
     def recall(self) -> None:
+        """Ask the cold tier for blocks, and take in those that have come."""
         self.tiers.recall()
         self.drop_evicted()
 
@@ -288,8 +292,10 @@ class ModelInstance:
             self.watch.share.leave()
 
     def pin(self, tokens: tuple[int, ...], salt: bytes, model: str) -> Pin | None:
-        """Return None if the prefix has no block."""
-        pin = self.cache.pin(tokens, salt, time.time(), model) if self.cache.layout.keeps else None
+        """Pin a prompt's blocks in both tiers. Return None if it has none."""
+        if not self.cache.layout.keeps:
+            return None
+        pin = self.cache.pin(tokens, salt, time.time(), model)
         if pin is not None and self.tiers.cold is not None:
             for entry in self.cache.pinned.of(pin):
                 self.tiers.write(entry.id, self.cache.record(entry))
@@ -322,13 +328,14 @@ class ModelInstance:
         self.tiers.hot.clear()
         self.ranks.reset(blocks=True)
 
-    def _possible(self, limits: SchedulerLimits) -> SchedulerLimits:
+    def _limits_of_model(self, limits: SchedulerLimits) -> SchedulerLimits:
         runner = self.runner
-        limits = limits if runner.batchable else replace(limits, max_batch_size=1)
+        rows = limits.max_batch_size if runner.batchable else 1
         verify = limits.verify & runner.loaded.verifies
-        return replace(limits, verify=verify, grouping=runner.grouping)
+        return replace(limits, max_batch_size=rows, verify=verify, grouping=runner.grouping)
 
     def _keep(self, payloads: Items[CutPayload], *, computed: bool = True) -> list[PayloadId]:
+        """Keep the payloads that the cache takes. Return their ids."""
         kept_ids = list[PayloadId]()
         if not payloads:
             return kept_ids
@@ -345,8 +352,8 @@ class ModelInstance:
         return kept_ids
 
 
-def _nbytes(payloads: Items[CutPayload]) -> int:
-    if not payloads:
+def _bytes_of(payloads: Items[CutPayload]) -> int:
+    if not payloads:  # in most steps
         return 0
     parts = [part for piece in payloads for part in (piece.block, piece.checkpoint)]
     return sum(part.nbytes for part in parts if part is not None)

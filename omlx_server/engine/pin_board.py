@@ -16,7 +16,7 @@ class PinBoard:
     pins: Pins
     instances: Callable[[], Iterable[ModelInstance]]
     cold: Callable[[], ColdTier | None]
-    _left_behind: frozenset[str] = field(default=frozenset(), init=False)
+    _ids_in_unused_tier: frozenset[str] = field(default=frozenset(), init=False)
 
     def reports(self, salt: bytes) -> list[PinReport]:
         return [self._report(pin) for pin in self.pins.all() if pin.is_of(salt)]
@@ -32,7 +32,7 @@ class PinBoard:
 
     def leave_cold(self) -> None:
         """Note that the cold tier is not used any more."""
-        self._left_behind = frozenset(pin.id for pin in self.pins.all())
+        self._ids_in_unused_tier = frozenset(pin.id for pin in self.pins.all())
 
     def end(self, id: str, salt: bytes) -> Unpinned:
         """End a pin. Unpinned.STORED: an unused cold tier still has it."""
@@ -40,27 +40,27 @@ class PinBoard:
         if pin is None or not pin.is_of(salt):
             return Unpinned.UNKNOWN
         self.pins.remove(id)
-        for instance in self._at_work(pin):
+        for instance in self._instances_of(pin):
             instance.release_pin(pin)
         cold = self.cold()
         if cold is not None:
             cold.index.release_pinned(pin.keys)
             cold.save_pins()
-        return Unpinned.STORED if id in self._left_behind else Unpinned.ENDED
+        return Unpinned.STORED if id in self._ids_in_unused_tier else Unpinned.ENDED
 
     def _report(self, pin: Pin) -> PinReport:
         cold = self.cold()
         return pin.report(
             hot={
                 key
-                for instance in self._at_work(pin)
+                for instance in self._instances_of(pin)
                 for key in pin.keys
                 if key in instance.cache.index
             },
             cold=cold.index if cold is not None else (),
         )
 
-    def _at_work(self, pin: Pin) -> Iterator[ModelInstance]:
+    def _instances_of(self, pin: Pin) -> Iterator[ModelInstance]:
         return (
             instance for instance in self.instances() if instance.cache.namespace == pin.namespace
         )

@@ -39,7 +39,7 @@ class Pipeline:
     def clear(self) -> None:
         self._ahead: Launched | None = None  # step whose tokens are not taken yet
         self._chunks: ChunksLaunched | None = None  # chunks that may not be done yet
-        self._since = 0.0  # perf_counter() since which the device works on them
+        self._chunks_began = 0.0  # time.perf_counter() since which the device works on them
 
     @property
     def is_empty(self) -> bool:
@@ -49,7 +49,7 @@ class Pipeline:
     def is_ahead(self) -> bool:
         return self._ahead is not None
 
-    def run(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
+    def run(self, step: Step | None, *, is_only_model: bool, has_jobs: bool = False) -> None:
         """Launch a step and take the tokens of the last one; None finishes all."""
         launched = self._instance.launch(step) if step is not None else None
         self.take_ahead()
@@ -57,9 +57,9 @@ class Pipeline:
             self._finish_chunks()
             return
         self._instance.sample(launched)
-        if device_policy.current().beside_host and alone and not jobs:
+        if device_policy.current().beside_host and is_only_model and not has_jobs:
             self._run_beside(launched)
-        elif launched.at_once or not alone:
+        elif launched.at_once or not is_only_model:
             self._run_in_order(launched)
         else:
             self._ahead = launched
@@ -67,33 +67,35 @@ class Pipeline:
     def take_ahead(self) -> None:
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
-            self._take(ahead)
+            self._take_tokens(ahead)
 
     def _run_beside(self, launched: Launched) -> None:
         if launched.is_verifying:  # wrong drafts are removed before rows join
-            self._take(launched)
-        begun = 0.0 if self._chunks is not None else time.perf_counter()
+            self._take_tokens(launched)
+        launched_at, earlier = time.perf_counter(), self._chunks
         chunks = self._launch_chunks(launched) if launched.prefilling else None
         if not launched.at_once:
             self._ahead = launched
         elif not launched.is_verifying:
-            self._take(launched)
+            self._take_tokens(launched)
         if chunks is not None:
             self._finish_chunks()  # the earlier ones ran while these were launched
-            self._chunks, self._since = chunks, begun or time.perf_counter()
+            # The device began these when they were launched or, if later, after the earlier ones.
+            self._chunks = chunks
+            self._chunks_began = launched_at if earlier is None else time.perf_counter()
 
     def _run_in_order(self, launched: Launched) -> None:
-        self._take(launched)
+        self._take_tokens(launched)
         if launched.prefilling:
             self._finish_chunks()
-            self._since = time.perf_counter()
+            self._chunks_began = time.perf_counter()
             self._chunks = self._launch_chunks(launched)
             self._finish_chunks()
 
-    def _take(self, launched: Launched) -> None:
+    def _take_tokens(self, launched: Launched) -> None:
         self._send(self._instance.take_tokens(launched))
         if launched.ids and self._chunks is not None:
-            self._chunks_done(decoding=self._instance.decode_times.plain)
+            self._note_chunks_done(decode_seconds=self._instance.decode_times.plain_seconds)
 
     def _launch_chunks(self, launched: Launched) -> ChunksLaunched:
         chunks, events = self._instance.launch_chunks(launched)
@@ -103,10 +105,10 @@ class Pipeline:
     def _finish_chunks(self) -> None:
         if self._chunks is not None:
             self._chunks.wait()
-            self._chunks_done()
+            self._note_chunks_done()
 
-    def _chunks_done(self, decoding: float = 0.0) -> None:
+    def _note_chunks_done(self, decode_seconds: float = 0.0) -> None:
         assert self._chunks is not None
         chunks, self._chunks = self._chunks, None
-        seconds = time.perf_counter() - self._since - decoding
-        self._instance.chunks_done(chunks, max(0.0, seconds))
+        seconds = time.perf_counter() - self._chunks_began - decode_seconds
+        self._instance.note_chunks_done(chunks, max(0.0, seconds))

@@ -15,26 +15,25 @@ _AT_WORK = 0.1
 
 
 class Pulse:
-    """`burnt` returns the CPU seconds of all other threads; `patience` None is 30 s on a CPU,
-    120 s on a GPU."""
+    """Measures `cpu_seconds` of all other threads every `apart` seconds while there is no beat."""
 
     patience: float | None = None
     apart = 5.0
 
-    def __init__(self, burnt: Callable[[], float] | None = None) -> None:
-        self._burnt = burnt or _burnt
+    def __init__(self, cpu_seconds: Callable[[], float] | None = None) -> None:
+        self._cpu_seconds = cpu_seconds or _cpu_seconds_of_others
         self._works = True
-        self._at, self._before = -float("inf"), 0.0
+        self._measured_at, self._measured_seconds = -float("inf"), 0.0
 
     def alive(self, beat: float, now: float) -> bool:
         """Return whether the thread works. Both times are time.monotonic()."""
-        silent = now - beat
-        if silent < self._patience_now:
-            self._look(now, works=True)
-        elif now - max(beat, self._at) >= self.apart:
-            burnt = self._burnt() - self._before
-            self._look(now, works=burnt >= _AT_WORK * (now - max(beat, self._at)))
-        return self._works and silent < _LONGEST_SECONDS
+        silent_seconds, since_measured = now - beat, now - max(beat, self._measured_at)
+        if silent_seconds < self._patience_now:
+            self._note(now, works=True)
+        elif since_measured >= self.apart:
+            used_seconds = self._cpu_seconds() - self._measured_seconds
+            self._note(now, works=used_seconds >= _AT_WORK * since_measured)
+        return self._works and silent_seconds < _LONGEST_SECONDS
 
     @property
     def _patience_now(self) -> float:
@@ -42,9 +41,9 @@ class Pulse:
             return self.patience
         return _PATIENCE_SECONDS if device.is_cpu() else _GPU_PATIENCE_SECONDS
 
-    def _look(self, now: float, *, works: bool) -> None:
-        self._works, self._at, self._before = works, now, self._burnt()
+    def _note(self, now: float, *, works: bool) -> None:
+        self._works, self._measured_at, self._measured_seconds = works, now, self._cpu_seconds()
 
 
-def _burnt() -> float:
+def _cpu_seconds_of_others() -> float:
     return time.process_time() - time.thread_time()

@@ -35,7 +35,7 @@ from omlx_server.engine.messages import (
     OpenRequest,
     Outbound,
     Status,
-    ended,
+    end_events,
 )
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pipeline import Pipeline
@@ -45,12 +45,11 @@ _log = logging.getLogger(__name__)
 
 _RESTARTED = "the engine had to be restarted"
 # Check invariants at rest; a million blocks take a second.
-_CHECKS = os.environ.get("OMLX_CHECKS") == "1"
+_HAS_CHECKS = os.environ.get("OMLX_CHECKS") == "1"
 
 
 class StepLoop:
-    """Turns one `instance`. At the third crash within a minute all requests end with an error, and
-    the model stays FAILED."""
+    """Turns one `instance`. After the third crash within a minute the model stays FAILED."""
 
     def __init__(
         self,
@@ -64,33 +63,32 @@ class StepLoop:
         self._clock = clock
         self._unfinished: dict[RequestId, OpenRequest] = {}
         self._admitted: Sequence[Admitted] = ()
-        self._before = CacheReport()  # counters of caches before the latest restart
+        self._earlier_counters = CacheReport()  # counters of caches before the latest restart
         self._crashes = Crashes()
-        self._busy = False
-        self._computes = False
-        self._look_again = Interval(REPORT_SECONDS)
+        self._wants_turn = False
+        self._last_step_computes = False
+        self._report_interval = Interval(REPORT_SECONDS)
         self._watchdog = Watchdog()
         self._stalls = Stalls()
         self.beat()
 
-    # -- what the engine asks ------------------------------------------------------------
-
     @property
     def is_at_rest(self) -> bool:
         """Whether there is nothing to do before a message comes."""
-        return self._pipeline.is_empty and not self._busy
+        return self._pipeline.is_empty and not self._wants_turn
 
     @property
     def has_work(self) -> bool:
         return self.instance.has_work or not self._pipeline.is_empty
 
     @property
-    def moves(self) -> bool:
-        return not self._pipeline.is_empty or (self._computes and self.instance.has_work)
+    def is_moving(self) -> bool:
+        """Whether the device works for it, or its last step had something to compute."""
+        return not self._pipeline.is_empty or (self._last_step_computes and self.instance.has_work)
 
     @property
     def wants_a_turn(self) -> bool:
-        return self.has_work or self._busy
+        return self.has_work or self._wants_turn
 
     @property
     def clients(self) -> set[bytes]:
@@ -100,9 +98,9 @@ class StepLoop:
     def order(self) -> PrefillOrder:
         return self.instance.scheduler.prefill_order
 
-    def look(self) -> None:
+    def ask_for_turn(self) -> None:
         """Ask for a turn: waiting requests may go on."""
-        self._busy = True
+        self._wants_turn = True
 
     @property
     def failed(self) -> bool:
@@ -111,35 +109,36 @@ class StepLoop:
     def admit(self, request: Request) -> None:
         """Queue or reject a request, and publish which."""
         if self.failed:  # its client did not know yet
-            self._publish(ended(request, self.status.problem))
+            self._publish(end_events(request, self.status.problem))
             return
-        self._busy = True
-        self._guard(lambda: self._admit(request))
+        self._wants_turn = True
+        self._survive_crash_of(lambda: self._admit(request))
 
     def cancel(self, request_id: RequestId, index: int | None) -> None:
-        self._busy = True
-        self._guard(lambda: self.instance.scheduler.cancel(request_id, index))
-        self._close(request_id, index)
+        self._wants_turn = True
+        self._survive_crash_of(lambda: self.instance.scheduler.cancel(request_id, index))
+        self._note_end(request_id, index)
 
-    def turn(self, *, alone: bool, jobs: bool = False) -> None:
-        """Run a step. `alone`: no other model works; `jobs`: the thread has other work."""
-        self._guard(lambda: self._turn(alone, jobs))
+    def turn(self, *, is_only_model: bool, has_jobs: bool = False) -> None:
+        """Run a step. `is_only_model`: no other works; `has_jobs`: the thread has other work."""
+        self._survive_crash_of(lambda: self._turn(is_only_model, has_jobs))
 
     def watch(self, *, others: bool, loading: bool) -> None:
         """Restart, or end all requests, when they wait for nothing. `others`: another model or
         job works; `loading`: a model comes or goes."""
-        if self.moves:
+        if self.is_moving:
             self._watchdog.note_progress()
         elif not (self._unfinished or self.instance.has_work):
             self._watchdog.note_rest()
         elif loading:
             self._watchdog.note_pause()
         else:
-            self._guard(lambda: self._stand(others))
+            self._survive_crash_of(lambda: self._handle_standstill(others))
 
     def finish_ahead(self) -> None:
+        """Finish the step that runs, before another model has the device."""
         if not self._pipeline.is_empty:
-            self._guard(lambda: self._step(None, alone=True))
+            self._survive_crash_of(lambda: self._run_step(None, is_only_model=True))
 
     def end(self, why: str) -> None:
         self._pipeline.clear()
@@ -149,7 +148,7 @@ class StepLoop:
 
     def beat(self) -> None:
         instance, now = self.instance, self._clock()
-        self._look_again.begin(now)
+        self._report_interval.begin(now)
         instance.cache.index.order.note_time(now)
         self.status = Status(
             EngineState.READY,
@@ -163,36 +162,36 @@ class StepLoop:
         )
 
     def tally(self) -> Counted:
-        cache = self.instance.cache.report()
-        cache = cache.after(self._before) if self._before.queried_tokens else cache
-        watch = self.instance.watch
-        used = Counter(watch.guard.used) if watch else Counter()
-        drafted = self.instance.speculation
-        drafts = DraftCounts().after(drafted.counts) if drafted else DraftCounts()
-        vision = self.instance.runner.loaded.vision
+        instance, earlier = self.instance, self._earlier_counters
+        cache = instance.cache.report()
+        if earlier.queried_tokens:
+            cache = cache.after(earlier)
+        reliefs = Counter(instance.watch.guard.used) if instance.watch else Counter()
+        speculation, vision = instance.speculation, instance.runner.loaded.vision
+        drafts = DraftCounts().after(speculation.counts) if speculation else DraftCounts()
         images = ImageCounts(vision.runs, vision.seconds) if vision is not None else ImageCounts()
-        return Counted(cache, used, self._stalls, drafts, images)
+        return Counted(cache, reliefs, self._stalls, drafts, images)
 
     # -- one turn ------------------------------------------------------------------------
 
-    def _turn(self, alone: bool, jobs: bool) -> None:
+    def _turn(self, is_only_model: bool, has_jobs: bool) -> None:
         instance, now = self.instance, self._clock()
         if self._pipeline.is_ahead and instance.scheduler.awaits_tokens(now):
-            self._isolated(self._pipeline.take_ahead)
+            self._run_and_recover(self._pipeline.take_ahead)
         instance.recall()
-        looks = self._look_again.has_passed(now) or not instance.is_steady()
-        if looks:
-            self._look(now)
+        is_check_due = self._report_interval.has_passed(now) or not instance.is_steady()
+        if is_check_due:
+            self._check_memory_and_deadlines(now)
         step = instance.scheduler.schedule(self._clock())
-        if step is None and not looks:  # the next look would be in a second
-            self._look(now)
-        self._busy = step is not None  # else all wait for the cold tier, which wakes us
-        self._computes = step is not None and bool(step.decodes or step.chunks)
-        self._step(step, alone=alone, jobs=jobs)
-        if _CHECKS and self._pipeline.is_empty and not instance.has_work:
+        if step is None and not is_check_due:  # the next turn may be in a second
+            self._check_memory_and_deadlines(now)
+        self._wants_turn = step is not None  # else all wait for the cold tier, which wakes us
+        self._last_step_computes = step is not None and bool(step.decodes or step.chunks)
+        self._run_step(step, is_only_model=is_only_model, has_jobs=has_jobs)
+        if _HAS_CHECKS and self._pipeline.is_empty and not instance.has_work:
             instance.check_invariants()
 
-    def _look(self, now: float) -> None:
+    def _check_memory_and_deadlines(self, now: float) -> None:
         self._send(self.instance.scheduler.expire(now))
         self._send(self.instance.relieve(now))
         self.beat()
@@ -202,7 +201,7 @@ class StepLoop:
         self._unfinished[request.id] = OpenRequest(request, set(range(request.n)))
         self.instance.update_ledger()
         now, scheduler = self._clock(), self.instance.scheduler
-        empty = ended(request, "", FinishReason.STOP) if request.must_be_empty else []
+        empty = end_events(request, "", FinishReason.STOP) if request.must_be_empty else []
         rejected = None if empty else scheduler.add(request)
         if rejected is not None:
             del self._unfinished[request.id]
@@ -211,20 +210,22 @@ class StepLoop:
         )
         self._send(empty)
 
-    def _step(self, step: Step | None, *, alone: bool, jobs: bool = False) -> None:
+    def _run_step(self, step: Step | None, *, is_only_model: bool, has_jobs: bool = False) -> None:
         """Nothing may hold its payloads afterwards: the account of memory would be wrong."""
         self._admitted = step.admitted if step is not None else ()
         verifies = step is not None and step.verifies
-        self._isolated(partial(self._pipeline.run, step, alone=alone, jobs=jobs), drafted=verifies)
+        run = partial(self._pipeline.run, step, is_only_model=is_only_model, has_jobs=has_jobs)
+        self._run_and_recover(run, drafted=verifies)
 
-    def _isolated(self, work: Callable[[], None], *, drafted: bool = False) -> None:
-        out = guarded(work)
-        if isinstance(out, Crash):
+    def _run_and_recover(self, work: Callable[[], None], *, drafted: bool = False) -> None:
+        """Do work of a step. If it fails, sequences go on as far as they can."""
+        crash = guarded(work)
+        if isinstance(crash, Crash):
             self._pipeline.clear()
             if self.instance.ranks.are_several:  # they can't go on without the lost data
-                self._fail(self.instance.ranks.fail(out))
+                self._fail_for_good(self.instance.ranks.fail(crash))
             else:
-                self._isolate(out, drafted=drafted)
+                self._recover_from_failed_step(crash, drafted=drafted)
         else:
             self._report(())
 
@@ -239,14 +240,15 @@ class StepLoop:
     def _send(self, events: Sequence[TokenEvent]) -> None:
         ends = [event for event in events if event.finish]
         for event in ends:
-            self._close(event.request_id, event.index)
+            self._note_end(event.request_id, event.index)
         if ends and not self.failed:
             self.beat()  # an end is counted before its client sees it
         if events:
             self._watchdog.note_answer()
             self._publish(events)
 
-    def _close(self, request_id: RequestId, index: int | None) -> None:
+    def _note_end(self, request_id: RequestId, index: int | None) -> None:
+        """Note that a choice has ended, or with None all of its request."""
         open_request = self._unfinished.get(request_id)
         if open_request is None:
             return
@@ -256,7 +258,7 @@ class StepLoop:
 
     # -- when nothing moves --------------------------------------------------------------
 
-    def _stand(self, others: bool) -> None:
+    def _handle_standstill(self, others: bool) -> None:
         now = self._clock()
         standings = list[Standing]()
 
@@ -270,21 +272,22 @@ class StepLoop:
         verdict = self._watchdog.look(now, excuse)
         if verdict is StallVerdict.WAIT:
             return
-        stood = self._watchdog.stalled_seconds
-        self._tell_of(standings, verdict, stood, now)
-        self._busy = True
+        stood_seconds = self._watchdog.stood
+        self._log_standstill(standings, verdict, stood_seconds, now)
+        self._wants_turn = True
         if verdict is StallVerdict.START_OVER:
-            self._start_over()
+            self._start_over_with_sequences()
         else:
-            self._give_up(f"nothing had moved for {stood:.0f} s, nor after a new start")
+            why = f"nothing had moved for {stood_seconds:.0f} s, nor after a new start"
+            self._end_all_and_start_over(why)
 
-    def _tell_of(
-        self, standings: Sequence[Standing], verdict: StallVerdict, stood: float, now: float
+    def _log_standstill(
+        self, standings: Sequence[Standing], verdict: StallVerdict, seconds: float, now: float
     ) -> None:
         watch = self.instance.watch
         _log.error(
             "nothing has moved for %.0f s though %d requests wait (%s): %s",
-            stood,
+            seconds,
             len(self._unfinished),
             "memory is not watched" if watch is None else watch.guard.ledger,
             verdict.value,
@@ -294,46 +297,47 @@ class StepLoop:
         for id in self._unfinished.keys() - {standing.request for standing in standings}:
             _log.error("%s is nowhere", id)
 
-    def _start_over(self) -> None:
+    def _start_over_with_sequences(self) -> None:
         """Restart with all sequences, output kept; end choices that are lost."""
         self._stalls += Stalls(restarted=1)
-        self._before = CacheReport().after(self.tally().cache)
-        here = self.instance.begin_again()
-        for request_id in {id.request for id in here} - self._unfinished.keys():
+        self._earlier_counters = CacheReport().after(self.tally().cache)
+        kept_ids = self.instance.start_over_with_sequences()
+        for request_id in {id.request for id in kept_ids} - self._unfinished.keys():
             self.instance.scheduler.cancel(request_id)
         for open_request in list(self._unfinished.values()):
             events = open_request.end(FinishReason.ERROR, "the engine had lost it")
-            self._send([e for e in events if SequenceId(e.request_id, e.index) not in here])
+            lost = [e for e in events if SequenceId(e.request_id, e.index) not in kept_ids]
+            self._send(lost)
 
-    def _give_up(self, why: str) -> None:
+    def _end_all_and_start_over(self, why: str) -> None:
         self._stalls += Stalls(ended=1)
-        self._before = CacheReport().after(self.tally().cache)
+        self._earlier_counters = CacheReport().after(self.tally().cache)
         self.end(why)
         self.instance.start_over()
 
     # -- when things go wrong ------------------------------------------------------------
 
-    def _guard(self, act: Callable[[], object]) -> None:
+    def _survive_crash_of(self, act: Callable[[], object]) -> None:
         crash = guarded(act)
         if isinstance(crash, Crash):
             self._pipeline.clear()
-            self._busy = True
-            if not self._survive(crash):
-                self._fail(f"the engine crashed {MOST_CRASHES} times")
-                guarded(self.instance.give_up)
+            self._wants_turn = True
+            if not self._start_over_after_crash(crash):
+                self._fail_for_good(f"the engine crashed {MOST_CRASHES} times")
+                guarded(self.instance.release_memory)
 
-    def _fail(self, problem: str) -> None:
+    def _fail_for_good(self, problem: str) -> None:
         now, counted = self._clock(), self.status.counted
         self.status = Status(EngineState.FAILED, Load(0, 0, 0), now, problem, counted)
         self.end(problem)
 
-    def _isolate(self, crash: Crash, *, drafted: bool) -> None:
+    def _recover_from_failed_step(self, crash: Crash, *, drafted: bool) -> None:
         """Recover from a failed step: end sequences that fail alone, prefill the others again.
         Without memory the newest request ends instead; after a step with drafts none does."""
         if drafted:
-            trace = None if device.is_out_of_memory(crash.error) else crash.error
+            logged = None if device.is_out_of_memory(crash.error) else crash.error
             why = one_line(crash.error)
-            _log.error("a step with drafts failed: %s; going on without", why, exc_info=trace)
+            _log.error("a step with drafts failed: %s; going on without", why, exc_info=logged)
             self.instance.restart_without_drafts()
             return
         if device.is_out_of_memory(crash.error):
@@ -342,27 +346,26 @@ class StepLoop:
             return
         _log.error("a step failed; looking for its cause", exc_info=crash.error)
         suspects = self.instance.restart()
-        guilty = 0
+        culprits = 0
         for sequence in suspects:
             self.beat()
             probe, images = self.instance.runner.probe, sequence.request.images
-            alone = guarded(probe, sequence.join(), images)
-            if isinstance(alone, Crash):
-                guilty += 1
-                message = f"{alone.summary} while generating"
+            failure = guarded(probe, sequence.join(), images)
+            if isinstance(failure, Crash):
+                culprits += 1
+                message = f"{failure.summary} while generating"
                 self._send(self.instance.scheduler.fail_sequence(sequence.id, message))
-        if not guilty:
+        if not culprits:
             raise crash.error
 
-    def _survive(self, crash: Crash) -> bool:
-        """Start over, unless it crashed too often. Requests that ran end with an error, since
-        one may be the cause."""
+    def _start_over_after_crash(self, crash: Crash) -> bool:
+        """End the requests that ran, and start over. Return False after too many crashes."""
         _log.critical("the engine loop crashed", exc_info=crash.error)
         now = self._clock()
         if self._crashes.are_too_many(now):
             return False
-        waiting = guarded(self.instance.scheduler.queues.untouched_requests)
-        self._before = CacheReport().after(self.status.counted.cache)
+        waiting = guarded(self.instance.scheduler.queues.untouched_requests)  # did not run
+        self._earlier_counters = CacheReport().after(self.status.counted.cache)
         self.instance.start_over()
         for open_request in list(self._unfinished.values()):
             if isinstance(waiting, Crash) or open_request.request.id not in waiting:

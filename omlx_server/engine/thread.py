@@ -12,7 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -39,13 +39,13 @@ from omlx_server.engine.messages import (
     ModelId,
     Outbound,
     Removable,
-    Start,
+    StartJob,
     Status,
     Stop,
     Submit,
     UnloadModel,
     Wake,
-    ended,
+    end_events,
 )
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.step_loop import StepLoop
@@ -68,30 +68,29 @@ _GONE = "the model is not loaded"
 
 
 class Engine(threading.Thread):
-    """Owns all models. `expected` returns the number of requests being prepared; `closing` gets
-    the seconds left."""
+    """Owns all models. `count_expected` counts requests that are being prepared."""
 
     def __init__(
         self,
         publish: Callable[[Sequence[Outbound]], None],
-        expected: Callable[[], int] = lambda: 0,
+        count_expected: Callable[[], int] = lambda: 0,
         account: MemoryAccount | None = None,
-        closing: Callable[[float], None] = lambda seconds: None,
-        cold: Callable[[], ColdReport | None] = lambda: None,
+        close_cold_tier: Callable[[float], None] = lambda seconds: None,
+        report_cold: Callable[[], ColdReport | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name="mlx", daemon=True)
         self.inbox: SimpleQueue[Inbound] = SimpleQueue()
         self._publish = publish
-        self._expected = expected
+        self._count_expected = count_expected
         self._audit = Audit(account) if account is not None else None
-        self._closing = closing
-        self._report_cold = cold
+        self._close_cold_tier = close_cold_tier
+        self._report_cold = report_cold
         self._clock = clock
         self._stopping = False
         self._drain_seconds = 0.0
         self._rest_at = clock() + _REST_SECONDS
-        self._jobs, self._moves = Jobs(), Jobs()
+        self._jobs, self._model_changes = Jobs(), Jobs()  # the latter load and unload
         self._turns = DeviceTurns(clock)
         self.census = Census()
         self._report = Interval(REPORT_SECONDS)
@@ -103,14 +102,12 @@ class Engine(threading.Thread):
 
     @property
     def last_beat(self) -> float:
-        return max([self.beat, *(d.status.beat for d in tuple(self._step_loops.values()))])
+        return max([self.beat, *(loop.status.beat for loop in tuple(self._step_loops.values()))])
 
     def status(self, id: ModelId) -> Status | None:
         """Return the status of a model that generates, else None. Any thread."""
         step_loop = self._step_loops.get(id)
         return step_loop.status if step_loop is not None else None
-
-    # -- the thread ----------------------------------------------------------------------
 
     def run(self) -> None:
         """Turn until stopped, or until the third failed turn within a minute."""
@@ -124,67 +121,81 @@ class Engine(threading.Thread):
         self._end()
 
     def _turn(self) -> None:
-        self._take_in(wait=self._is_at_rest and not (self._moves or self._jobs_work))
-        self._gather()
+        has_jobs = self._model_changes or self._has_runnable_jobs
+        self._take_messages(wait=self._is_at_rest and not has_jobs)
+        self._wait_for_announced()
         self._turn_instances()
-        self._look_after()
-        self._turn_jobs(self._moves)
-        self._say()
+        self._look_after_models()
+        self._run_job_slice(self._model_changes)
+        self._publish_reports()
 
     def _turn_instances(self) -> None:
-        step_loops = {id: d for id, d in self._step_loops.items() if not d.failed}
-        at_work = [id for id, d in step_loops.items() if d.has_work]
-        others = bool(self._jobs or self._moves)
-        self._rest(busy=bool(at_work) or others)
-        turn = partial(StepLoop.turn, alone=len(at_work) < 2, jobs=others)
+        """Give the device to the next user that computes something, and look at the others."""
+        step_loops = {id: loop for id, loop in self._step_loops.items() if not loop.failed}
+        at_work = [id for id, loop in step_loops.items() if loop.has_work]
+        has_jobs = bool(self._jobs or self._model_changes)
+        self._give_back_at_rest(busy=bool(at_work) or has_jobs)
+        turn = partial(StepLoop.turn, is_only_model=len(at_work) < 2, has_jobs=has_jobs)
         if len(at_work) > 1:
             for id in at_work:
                 step_loops[id].finish_ahead()
-        if self._jobs and self._jobs_work:
+        if self._jobs and self._has_runnable_jobs:
             at_work.append(_JOBS)
-        clients = self._clients() if len(at_work) > 1 else {}
+        clients = self._clients_of_users() if len(at_work) > 1 else {}
         if clients or self._turns.parts:
             urgent_from = {id: step_loops[id].order.urgent_from for id in at_work if id != _JOBS}
-            any(self._turn_one(user, turn) for user in self._turns.in_order(clients, urgent_from))
+            for user in self._turns.in_order(clients, urgent_from):
+                if self._give_turn(user, turn):
+                    break
+        self._turn_others(step_loops, turn)
+        if self._jobs and _JOBS not in self._turns.parts:
+            self._run_job_slice(self._jobs)
+        self._watch([*step_loops.values()])
+
+    def _turn_others(
+        self, step_loops: Mapping[ModelId, StepLoop], turn: Callable[[StepLoop], None]
+    ) -> None:
+        """Turn a model that works alone, and those whose last turn is long ago."""
         now = self._clock()
         for id, step_loop in step_loops.items():
             is_late = now - step_loop.status.beat > _BEAT_SECONDS
-            if is_late and id in self._turns.parts:
-                self._turn_one(id, turn)
-            elif is_late or (step_loop.wants_a_turn and id not in self._turns.parts):
-                turn(step_loop)
-        if self._jobs and _JOBS not in self._turns.parts:
-            self._turn_jobs(self._jobs)
-        self._watch([*step_loops.values()])
+            if id not in self._turns.parts:  # it shares the device with nobody
+                if is_late or step_loop.wants_a_turn:
+                    turn(step_loop)
+            elif is_late:
+                self._give_turn(id, turn)
 
-    def _clients(self) -> dict[int, set[bytes]]:
-        clients = {id: d.clients for id, d in self._step_loops.items()}
-        return clients | {_JOBS: self._jobs.clients if self._jobs_work else set()}
+    def _clients_of_users(self) -> dict[int, set[bytes]]:
+        clients = {id: loop.clients for id, loop in self._step_loops.items()}
+        clients[_JOBS] = self._jobs.clients if self._has_runnable_jobs else set()
+        return clients
 
-    def _turn_one(self, user: int, turn: Callable[[StepLoop], None]) -> bool:
-        with self._turns.turn(user) as away:
+    def _give_turn(self, user: int, turn: Callable[[StepLoop], None]) -> bool:
+        """Turn a model or a job. Return whether it computed something."""
+        with self._turns.turn(user) as waited_seconds:
             if user == _JOBS:
-                self._turn_jobs(self._jobs)
+                self._run_job_slice(self._jobs)
                 return True
             step_loop = self._step_loops[user]
-            step_loop.order.set_part(self._turns.parts[user], away)
+            step_loop.order.set_part(self._turns.parts[user], waited_seconds)
             turn(step_loop)
-            return step_loop.moves
+            return step_loop.is_moving
 
-    def _turn_jobs(self, jobs: Jobs) -> None:
-        if jobs.turn():
+    def _run_job_slice(self, jobs: Jobs) -> None:
+        if jobs.run_slice():
             for step_loop in self._step_loops.values():
-                step_loop.look()  # there may be room now for waiting requests
+                step_loop.ask_for_turn()  # there may be room now for waiting requests
 
     def _watch(self, step_loops: Sequence[StepLoop]) -> None:
         # Memory set aside for other threads, such as image decoders, will come back.
-        aside = self._audit is not None and self._audit.account.set_aside > 0
-        moving = [step_loop for step_loop in step_loops if step_loop.moves]
+        is_set_aside = self._audit is not None and self._audit.account.set_aside > 0
+        moving = [step_loop for step_loop in step_loops if step_loop.is_moving]
         for step_loop in step_loops:
-            others = aside or self._jobs_work or len(moving) > (step_loop in moving)
-            step_loop.watch(others=others, loading=bool(self._moves))
+            other_moves = any(loop is not step_loop for loop in moving)
+            others = is_set_aside or self._has_runnable_jobs or other_moves
+            step_loop.watch(others=others, loading=bool(self._model_changes))
 
-    def _look_after(self) -> None:
+    def _look_after_models(self) -> None:
         for id, step_loop in self._step_loops.items():
             if step_loop.failed and id in self._models:
                 del self._models[id]
@@ -194,24 +205,23 @@ class Engine(threading.Thread):
         now, at_rest = self._clock(), self._is_at_rest
         if at_rest or self._report.has_passed(now):
             self._audit.account.trim()
-        if at_rest and not (self._jobs or self._moves or self._audit.account.set_aside):
+        if at_rest and not (self._jobs or self._model_changes or self._audit.account.set_aside):
             self._audit.check(now)
 
-    def _say(self) -> None:
+    def _publish_reports(self) -> None:
         self.beat = now = self._clock()
         if not (self._report.has_passed(now) or self._is_at_rest):
             return
         self._report.begin(now)
         self.cold = self._report_cold()
         if self._audit is not None:
-            watches = (d.instance.watch for d in self._step_loops.values())
-            guards = (w.guard for w in watches if w is not None)
+            watches = [loop.instance.watch for loop in self._step_loops.values()]
+            guards = [watch.guard for watch in watches if watch is not None]
             self.memory = self._audit.report(guards, self.census.unloaded)
 
-    # -- one turn ------------------------------------------------------------------------
-
     @property
-    def _jobs_work(self) -> bool:
+    def _has_runnable_jobs(self) -> bool:
+        """Whether a job does not wait for memory."""
         waiting = self._audit.account.waiting if self._audit is not None else ()
         return len(self._jobs) > len(waiting)
 
@@ -222,18 +232,18 @@ class Engine(threading.Thread):
                 return False
         return True
 
-    def _take_in(self, *, wait: bool) -> None:
+    def _take_messages(self, *, wait: bool) -> None:
         try:
             if wait:
                 jobs = len(self._jobs)
-                beat = _CLAIM_BEAT_SECONDS / jobs if jobs else _IDLE_BEAT_SECONDS
-                self._take(self.inbox.get(timeout=beat))
+                seconds = _CLAIM_BEAT_SECONDS / jobs if jobs else _IDLE_BEAT_SECONDS
+                self._act_on(self.inbox.get(timeout=seconds))
             while True:
-                self._take(self.inbox.get_nowait())
+                self._act_on(self.inbox.get_nowait())
         except Empty:
             return
 
-    def _rest(self, *, busy: bool) -> None:
+    def _give_back_at_rest(self, *, busy: bool) -> None:
         now = self._clock()
         if busy:
             self._rest_at = now + _REST_SECONDS
@@ -241,67 +251,62 @@ class Engine(threading.Thread):
             device.give_back()
             self._rest_at = math.inf
 
-    def _gather(self) -> None:
+    def _wait_for_announced(self) -> None:
         """Prefill from rest waits for announced requests: short prompts are cheaper together."""
         now = self._clock()
-        end, quiet = now + _GATHER_SECONDS, now + _QUIET_SECONDS
-        while now < min(end, quiet):
-            schedulers = [d.instance.scheduler for d in self._step_loops.values()]
+        end, quiet_until = now + _GATHER_SECONDS, now + _QUIET_SECONDS
+        while now < min(end, quiet_until):
+            schedulers = [loop.instance.scheduler for loop in self._step_loops.values()]
             if any(scheduler.queues.is_computing for scheduler in schedulers):
                 return
             if not any(scheduler.waiting_tokens for scheduler in schedulers):
                 return
-            came = self._expected() > 0
+            may_come = self._count_expected() > 0
             with suppress(Empty):
-                self._take(self.inbox.get(timeout=_GATHER_POLL_SECONDS))
-                came = True
+                self._act_on(self.inbox.get(timeout=_GATHER_POLL_SECONDS))
+                may_come = True
             now = self._clock()
-            quiet = now + _QUIET_SECONDS if came else quiet
+            if may_come:
+                quiet_until = now + _QUIET_SECONDS
 
-    def _take(self, message: Inbound) -> None:
+    def _act_on(self, message: Inbound) -> None:
         match message:
             case Submit(id, request):
                 step_loop = self._step_loops.get(id)
                 if step_loop is None:
-                    self._publish(ended(request, _GONE))
+                    self._publish(end_events(request, _GONE))
                 else:
-                    step_loop.order.set_part(part_of(id, request.owner, self._clients()))
+                    step_loop.order.set_part(part_of(id, request.owner, self._clients_of_users()))
                     step_loop.admit(request)
             case Cancel(id, request_id, index):
                 if id in self._step_loops:
                     self._step_loops[id].cancel(request_id, index)
             case EngineCall(act, answer):
-                self._answer(act, answer)
-            case Start(id, make, client, answer):
-                self._start(id, make, client, answer)
+                self._call(act, answer)
+            case StartJob():
+                self._start_job(message)
             case LoadModel(id, work, answer, name):
-                self._moves.add(self._load(id, work, name), answer)
+                self._model_changes.add(self._load_model(id, work, name), answer)
             case UnloadModel(id, seconds, answer):
-                self._moves.add(self._unload(id, seconds), answer)
+                self._model_changes.add(self._unload_model(id, seconds), answer)
             case Stop(drain_seconds):
                 self._stopping = True
                 self._drain_seconds = drain_seconds
             case Wake():
                 pass
 
-    def _answer(self, act: Callable[[], object], answer: Future[object]) -> None:
+    def _call(self, act: Callable[[], object], answer: Future[object]) -> None:
         result = guarded(act)
         for step_loop in self._step_loops.values():
-            step_loop.look()
+            step_loop.ask_for_turn()
         settle(answer, result)
 
-    def _start(
-        self,
-        id: ModelId,
-        make: Callable[[Any], Work[object]],
-        client: bytes,
-        answer: Future[object],
-    ) -> None:
-        work = guarded(lambda: make(self.model(id)))
+    def _start_job(self, job: StartJob) -> None:
+        work = guarded(lambda: job.make(self.model(job.model)))
         if isinstance(work, Crash):
-            settle(answer, work)
+            settle(job.answer, work)
         else:
-            self._jobs.add(work, answer, client)
+            self._jobs.add(work, job.answer, job.client)
 
     def model(self, id: ModelId) -> Any:
         """Raises Unavailable. mlx thread."""
@@ -311,30 +316,30 @@ class Engine(threading.Thread):
 
     # -- models come and go --------------------------------------------------------------
 
-    def _load(self, id: ModelId, work: Work[Removable], name: str) -> Work[None]:
+    def _load_model(self, id: ModelId, work: Work[Removable], name: str) -> Work[None]:
         try:
             model = yield from work
         finally:
             if id not in self._models:
-                self._give_back()  # frees a failed load; otherwise little
+                self._give_back_memory()  # frees a failed load; otherwise little
         self._models[id] = model
         if isinstance(model, ModelInstance):
             step_loop = self._step_loops[id] = StepLoop(model, self._publish, self._clock)
             self.census.add(id, name, step_loop)
 
-    def _unload(self, id: ModelId, seconds: float) -> Work[None]:
+    def _unload_model(self, id: ModelId, seconds: float) -> Work[None]:
         step_loop = self._step_loops.get(id)
         try:
             if step_loop is not None:
                 step_loop.finish_ahead()
                 step_loop.end("the model was unloaded")
-                yield from step_loop.instance.tiers.closing(seconds)
+                yield from step_loop.instance.tiers.write_before_close(seconds)
         finally:
-            self._drop(id)
-            del step_loop
-            self._give_back()
+            self._remove_model(id)
+            del step_loop  # so that its memory can be freed
+            self._give_back_memory()
 
-    def _drop(self, id: ModelId) -> None:
+    def _remove_model(self, id: ModelId) -> None:
         step_loop = self._step_loops.pop(id, None)
         model = step_loop.instance if step_loop is not None else self._models.get(id)
         self._models.pop(id, None)
@@ -344,7 +349,7 @@ class Engine(threading.Thread):
             if isinstance(crash, Crash):
                 _log.error("a model left disorder behind", exc_info=crash.error)
 
-    def _give_back(self) -> None:
+    def _give_back_memory(self) -> None:
         heap.collect_cycles()  # models and their caches hold each other
         device.give_back()
 
@@ -355,19 +360,21 @@ class Engine(threading.Thread):
         for step_loop in self._step_loops.values():
             step_loop.end(why)
         self._jobs.end(Unavailable(why))
-        self._moves.end(Unavailable(why))
+        self._model_changes.end(Unavailable(why))
         while not self.inbox.empty():
             message = self.inbox.get_nowait()
-            if isinstance(message, EngineCall | Start | LoadModel | UnloadModel):
+            if isinstance(message, EngineCall | StartJob | LoadModel | UnloadModel):
                 message.answer.cancel()
             if isinstance(message, Submit):
-                self._publish(ended(message.request, why))
-        self._drain(self._clock() + self._drain_seconds)
+                self._publish(end_events(message.request, why))
+        self._drain_cold_tier(self._clock() + self._drain_seconds)
 
-    def _drain(self, end: float) -> None:
-        last = end - min(_CLOSING_SECONDS, self._drain_seconds / 2)
+    def _drain_cold_tier(self, end: float) -> None:
+        """Write all models' blocks to the cold tier. A part of the time is kept for closing it."""
+        end_of_writes = end - min(_CLOSING_SECONDS, self._drain_seconds / 2)
         for step_loop in self._step_loops.values():
-            closed = guarded(finish, step_loop.instance.tiers.closing(last - self._clock()))
-            if isinstance(closed, Crash):
-                _log.error("the prefix cache could not be kept", exc_info=closed.error)
-        self._closing(end - self._clock())
+            seconds = end_of_writes - self._clock()
+            crash = guarded(finish, step_loop.instance.tiers.write_before_close(seconds))
+            if isinstance(crash, Crash):
+                _log.error("the prefix cache could not be kept", exc_info=crash.error)
+        self._close_cold_tier(end - self._clock())

@@ -1,5 +1,4 @@
-"""Payloads of one model's blocks, in memory and in the cold tier, under the prefix cache's ids.
-Lives on the mlx thread."""
+"""Payloads of one model's blocks, in memory and in the cold tier. Lives on the mlx thread."""
 
 import logging
 import time
@@ -25,7 +24,7 @@ _HEADER_BYTES = 4096  # more than the header of any block file
 
 class Tiers:
     """Payloads in memory, `hot`, and the `cold` tier, which gets evicted blocks, or with
-    `write_through` all. Call `follow` first."""
+    `write_through` all. Call `use_cache` first."""
 
     def __init__(
         self,
@@ -40,18 +39,18 @@ class Tiers:
         self.write_through = write_through
         self.hot = hot
         self.has_dropped = False
-        self._left_cold = False
+        self._has_left_cold = False
         self._writing: dict[BlockKey, PayloadId] = {}
         self._cache: PrefixCache
 
-    def follow(self, cache: PrefixCache) -> None:
+    def use_cache(self, cache: PrefixCache) -> None:
         """Use the ids of this `cache`, with no other payloads in memory."""
         self._cache = cache
-        if self._left_cold:
+        if self._has_left_cold:
             cache.leave_cold()
 
     def leave_cold(self) -> None:
-        self.cold, self._left_cold = None, True
+        self.cold, self._has_left_cold = None, True
         self._writing = {}
         self._cache.leave_cold()
 
@@ -121,37 +120,37 @@ class Tiers:
             if id not in self.hot or self.hot[id].segment is not None
         )
 
-    def closing(self, seconds: float) -> Work[None]:
+    def write_before_close(self, seconds: float) -> Work[None]:
         """Write the most recently used blocks to the cold tier, for at most `seconds`."""
         cold = self.cold
         if cold is None:
             return
-        last = time.monotonic() + seconds
-        # A damaged block has to be written again.
-        while cold.reads.under_way and time.monotonic() < last - seconds / 2:
+        deadline = time.monotonic() + seconds
+        # Reads end first, since a block that proves damaged has to be written again.
+        while cold.reads.under_way and time.monotonic() < deadline - seconds / 2:
             time.sleep(_POLL_SECONDS)
             self.recall()
             yield
-        room, written = cold.index.budget, list[Record]()
-        for item in self._cache.index.order.by_use():
-            if room < item.size.nbytes + _HEADER_BYTES:
+        free_bytes, written = cold.index.budget, list[Record]()
+        for entry in self._cache.index.order.by_use():
+            if free_bytes < entry.size.nbytes + _HEADER_BYTES:
                 break  # older blocks would replace newer ones
-            if time.monotonic() > last:
+            if time.monotonic() > deadline:
                 _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
                 break
             if self.cold is not cold:
                 return  # it was given up meanwhile
-            if item.id not in self.hot:
+            if entry.id not in self.hot:
                 continue  # it was evicted
-            record = self._cache.record(item)
+            record = self._cache.record(entry)
             if record.start and record.parent not in cold.index:
                 continue  # its parent was not written
-            self.write(item.id, record)
-            entry = cold.index.entry(record.key)
-            room -= entry.nbytes if entry else 0
+            self.write(entry.id, record)
+            stored = cold.index.entry(record.key)
+            free_bytes -= stored.nbytes if stored else 0
             written.append(record)
             yield
-            while cold.is_full and time.monotonic() < last:
+            while cold.is_full and time.monotonic() < deadline:
                 time.sleep(_POLL_SECONDS)
                 self.recall()
                 yield
@@ -163,47 +162,54 @@ class Tiers:
     def recall(self) -> None:
         if self.cold is None:
             return
-        self._request(self.cold)
+        self._send_requests(self.cold)
         for event in self.cold.poll(self._cache.namespace):
             match event:
                 case Answered(question=number):
                     self._cache.note_answer(number)
                 case Recalled() if not self._ranks.takes(event):
-                    self._take_in(self.cold, event)
+                    self._promote_read(self.cold, event)
         for number, recalled in self._ranks.complete_reads():
-            self._ranks.promote(number, self._take_in(self.cold, recalled))
-        if self._request(self.cold):
+            self._ranks.promote(number, self._promote_read(self.cold, recalled))
+        if self._send_requests(self.cold):
             self.cold.wake()  # some of it may be there already
         self.drop_evicted()
 
-    def _request(self, cold: ColdTier) -> bool:
-        waits, patience = self._cache.read_ahead.waits, self._cache.read_ahead.rates.patience
+    def _send_requests(self, cold: ColdTier) -> bool:
+        """Ask for all that the cache waits for. Return whether there was anything."""
+        waits, rates = self._cache.read_ahead.waits, self._cache.read_ahead.rates
         questions, reads = waits.take_questions(), waits.take_reads()
         for question in questions:
-            wait = patience(question.records[-1].stop)
-            cold.reads.ask(question.id, question.records, wait)
+            patience_seconds = rates.patience(question.records[-1].stop)
+            cold.reads.ask(question.id, question.records, patience_seconds)
         for record in reads:
-            wait = patience(record.stop)
-            self._ranks.read(record, wait)
-            cold.read(record, wait)
+            patience_seconds = rates.patience(record.stop)
+            self._ranks.read(record, patience_seconds)
+            cold.read(record, patience_seconds)
         return bool(questions or reads)
 
-    def _take_in(self, cold: ColdTier, recalled: Recalled) -> PayloadId | None:
-        """Return the id under which a read is kept, if it is."""
-        key = recalled.record.key
-        if recalled.packed is None:
-            if recalled.reason == NOT_ON_EVERY_RANK:
+    def _promote_read(self, cold: ColdTier, recalled: Recalled) -> PayloadId | None:
+        """Keep a read in memory. Return its id, or None if it is not kept."""
+        payload = unpack_or_reject(cold, recalled)
+        if isinstance(payload, str):
+            if payload == NOT_ON_EVERY_RANK:
                 cold.reject(recalled.record)
-            self._cache.give_up(key, recalled.reason)
-            return None
-        payload = guarded(partial(unpack, recalled.packed))
-        if isinstance(payload, Crash):
-            _log.error("a block from the cold tier is unusable", exc_info=payload.error)
-            cold.reject(recalled.record)
-            self._cache.give_up(key, "unusable")
+            self._cache.give_up(recalled.record.key, payload)
             return None
         self._cache.read_ahead.rates.note_reading(recalled.nbytes, recalled.seconds)
         id = self._cache.promote(recalled.record, size_of(payload))
         if id is not None:
             self.hot[id] = payload
         return id
+
+
+def unpack_or_reject(cold: ColdTier, recalled: Recalled) -> Payload | str:
+    """Return the payload that was read, or why there is none. Delete an unusable block."""
+    if recalled.packed is None:
+        return recalled.reason
+    payload = guarded(partial(unpack, recalled.packed))
+    if isinstance(payload, Crash):
+        _log.error("a block from the cold tier is unusable", exc_info=payload.error)
+        cold.reject(recalled.record)
+        return "unusable"
+    return payload

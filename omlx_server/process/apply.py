@@ -24,16 +24,18 @@ from omlx_server.wiring.open_models import load_pinned
 from omlx_server.wiring.overrides.templates import check_all
 from omlx_server.wiring.served import changed_model
 
-OnMlx = Callable[[Callable[[], None]], Awaitable[None]]
+CallOnMlxThread = Callable[[Callable[[], None]], Awaitable[None]]
 
 
-async def watch_config(loaded: Loaded, http: "HttpSide", apply_to_models: Applier) -> None:
+async def watch_config(
+    loaded: Loaded, http: "HttpSettingsApplier", apply_to_models: Applier
+) -> None:
     """Reload the config on changes and SIGHUP, until cancelled, and let admin routes edit it."""
     appliers = apply_to_models, http.apply, apply_to_log
-    reloader = Reloader(loaded, check_all, appliers, http.tell)
-    http.offer(ConfigEditor(loaded, reloader))
+    reloader = Reloader(loaded, check_all, appliers, http.show_state)
+    http.offer_editor(ConfigEditor(loaded, reloader))
     file = ConfigFile(lambda: find_config(loaded.named))
-    await watch(reloader, file, http.end)
+    await watch(reloader, file, http.stop_server)
 
 
 async def apply_to_log(changed: Changes) -> None:
@@ -42,7 +44,7 @@ async def apply_to_log(changed: Changes) -> None:
         change_logging(log.level, log.format)
 
 
-class HttpSide:
+class HttpSettingsApplier:
     """Applies settings to the app and its HTTP server. asyncio thread."""
 
     def __init__(self, app: App, server: HttpServer) -> None:
@@ -56,28 +58,28 @@ class HttpSide:
             self._app.change(changed_context(self._app.state.context, settings))
             self._server.change_grace(settings.server.shutdown_grace_seconds)
 
-    def tell(self, state: ConfigState) -> None:
+    def show_state(self, state: ConfigState) -> None:
         """Let /health report `state`."""
         context = self._app.state.context
         if context.config != state:
             self._app.change(replace(context, config=state))
 
-    def offer(self, editor: SettingsEditor) -> None:
+    def offer_editor(self, editor: SettingsEditor) -> None:
         self._app.change(replace(self._app.state.context, settings=editor))
 
-    def end(self) -> None:
+    def stop_server(self) -> None:
         """Stop the server as SIGTERM does, with exit code 0."""
         self._server.stop(exit_code=0)
 
 
 @dataclass(slots=True, eq=False)
-class ModelsSide:
+class ModelSettingsApplier:
     """Applies settings to loaded models and to the catalogue. asyncio thread."""
 
     instances: InstanceFactory
     known: KnownModels
     models: ServedModels
-    on_mlx: OnMlx
+    on_mlx: CallOnMlxThread
     _pinning: asyncio.Task[None] | None = field(default=None, init=False)
 
     async def apply(self, changed: Changes) -> None:
@@ -89,12 +91,12 @@ class ModelsSide:
         if changed.touch("models"):
             self.known.change(settings)
             for listing in self.known.known():
-                self.models.pool.renew(listing.load_request)
-            self._load_pinned()
+                self.models.pool.renew(listing.wanted)
+            self._restart_loading_pinned()
         if changed.touch("sampling", "context"):
             self.models.pool.change(partial(changed_model, settings=settings))
 
-    def _load_pinned(self) -> None:
+    def _restart_loading_pinned(self) -> None:
         if self._pinning is not None:
             self._pinning.cancel()
         self._pinning = asyncio.create_task(load_pinned(self.models, self.known))

@@ -13,27 +13,23 @@ from omlx_server.wiring.model_factory import InstanceFactory, adapter_limits, li
 
 
 def change_instances(instances: InstanceFactory, settings: Settings) -> None:
-    """Set new limits for all models, later ones too. Tiers shrink at once; requests go on.
-
-    Raises:
-        ConfigError: the loaded weights are more than the new memory.limit.
-        NotYet: a request would not fit into it. Nothing has changed in either case.
-    """
+    """Set new limits for all models, later ones too. Raises ConfigError if the loaded weights are
+    more than the new memory.limit, NotYet if a request would not fit; nothing has changed then."""
     cache, cold = settings.cache, instances.cold
     shares = shares_of(settings, cold=cache.has_cold)
-    _check(instances, shares)
+    _refuse_too_little_memory(instances, shares)
     if cold is not None and cache.hot_cache_only:
-        _leave_cold(instances)
+        _give_up_cold_tier(instances)
     elif cold is not None:
         cold.change(cache.cold_cache_max_bytes, shares.queue, cache.cold_min_free_disk)
     instances.settings, instances.shares = settings, shares
     instances.account.limit, instances.account.queue = shares.limit, shares.queue
     device.limit_memory(shares.limit, pool=shares.pool)
     for instance in instances.at_work():
-        _change(instance, shares, settings)
+        _change_instance(instance, shares, settings)
 
 
-def _check(instances: InstanceFactory, shares: Shares) -> None:
+def _refuse_too_little_memory(instances: InstanceFactory, shares: Shares) -> None:
     account = instances.account
     if shares.limit >= account.limit:
         return
@@ -51,7 +47,7 @@ def _check(instances: InstanceFactory, shares: Shares) -> None:
             )
 
 
-def _leave_cold(instances: InstanceFactory) -> None:
+def _give_up_cold_tier(instances: InstanceFactory) -> None:
     """Give up the cold tier and its queue; its directory stays."""
     for instance in instances.at_work():
         instance.tiers.leave_cold()
@@ -61,13 +57,13 @@ def _leave_cold(instances: InstanceFactory) -> None:
         cold.close(0)
 
 
-def _change(instance: ModelInstance, shares: Shares, settings: Settings) -> None:
+def _change_instance(instance: ModelInstance, shares: Shares, settings: Settings) -> None:
     bounds = limits(settings, instance.names, instance.chunks)
-    instance.change(bounds, write_through=settings.cache.cold_write_through)
+    instance.change_limits(bounds, write_through=settings.cache.cold_write_through)
     instance.adapters.limits = adapter_limits(settings)
     if instance.watch is None:
         return
     share, planner = instance.watch.share, instance.watch.planner
     instance.watch.guard.change(shares.limit, shares.queue)
     budget_of = partial(cache_budget, shares, planner, limits=bounds, settings=settings)
-    share.settle(share.weights, budget_of)
+    share.set_weights_and_budget(share.weights, budget_of)

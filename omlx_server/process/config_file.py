@@ -7,7 +7,7 @@ from omlx_server.errors import ConfigError
 
 POLL_SECONDS = 1.0
 
-_Mark = tuple[Path, int, int, int]
+_FileState = tuple[Path, int, int, int]  # path, mtime in ns, bytes, inode
 
 
 class ConfigFile:
@@ -15,29 +15,28 @@ class ConfigFile:
 
     def __init__(self, find: Callable[[], Path | None]) -> None:
         self._find = find
-        self._taken: _Mark | None
-        self._seen: _Mark | None
-        self.take()
+        self._remembered: _FileState | None
+        self._seen: _FileState | None
+        self.remember()
 
-    def take(self) -> None:
+    def remember(self) -> None:
         """Remember the state of the file, before it is read."""
-        self._taken = self._seen = self._mark()
+        self._remembered = self._seen = self._state()
 
     def has_changed(self) -> bool:
-        """Return whether the file has changed since `take` and settled since the last call. The new
-        state then counts as taken."""
-        before, self._seen = self._seen, self._mark()
-        if self._seen == self._taken or self._seen != before:
+        """Return whether the file has changed, and not since the last call. Remembers its state."""
+        last_seen, self._seen = self._seen, self._state()
+        if self._seen == self._remembered or self._seen != last_seen:
             return False
-        self._taken = self._seen
+        self._remembered = self._seen
         return True
 
-    def _mark(self) -> _Mark | None:
+    def _state(self) -> _FileState | None:
         try:
             path = self._find()
-            state = path.stat() if path else None
+            status = path.stat() if path else None
         except (ConfigError, OSError):
             return None
-        if path is None or state is None:
+        if path is None or status is None:
             return None
-        return path, state.st_mtime_ns, state.st_size, state.st_ino
+        return path, status.st_mtime_ns, status.st_size, status.st_ino

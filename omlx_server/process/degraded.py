@@ -35,9 +35,8 @@ def serve_degraded(
 ) -> int:
     """Answer 503 (/health/live: 200) until a signal ends the server; return its exit code.
 
-    `check()` is called on SIGHUP and when the file `config` has changed; once it raises no
-    UsageError the program starts anew. A `problem` outside the config is retried after
-    `_RETRY_SECONDS`. Raises UsageError if the server can't listen.
+    Once `check()`, on SIGHUP or a change of `config`, raises no UsageError, the program starts
+    anew; after `_RETRY_SECONDS` for a `problem` outside the config. Raises UsageError.
     """
     try:
         start_logging("info", salvaged.log_file)
@@ -45,7 +44,7 @@ def serve_degraded(
         start_logging("info", "")
     degraded = _Degraded(problem, config, check)
     if uvloop.run(degraded.serve(salvaged)):
-        _start_over()
+        _start_anew()
     return degraded.server.exit_code
 
 
@@ -69,46 +68,45 @@ class _Degraded:
     async def serve(self, salvaged: Salvaged) -> bool:
         """Serve until stopped. Return whether the program should start anew."""
         with listening(salvaged.host, salvaged.port, salvaged.uds) as sock:
-            _log.error("%s answers 503 to all requests: %s", url_of(sock), self._say())
-            beating = asyncio.create_task(keep_alive(self._notifier, lambda: True))
-            mending = asyncio.create_task(self._until_mended())
+            _log.error("%s answers 503 to all requests: %s", url_of(sock), self._report_problem())
+            heartbeat = asyncio.create_task(keep_alive(self._notifier, lambda: True))
+            repair = asyncio.create_task(self._wait_until_mended())
             await self.server.run_on(sock)
-            mended = mending.done() and mending.result()
-            for task in (beating, mending):
+            is_mended = repair.done() and repair.result()
+            for task in (heartbeat, repair):
                 task.cancel()
-            if not mended:
+            if not is_mended:
                 self._notifier.stopping()
-            return mended
+            return is_mended
 
-    async def _until_mended(self) -> bool:
+    async def _wait_until_mended(self) -> bool:
         file, hangup, began = ConfigFile(lambda: self._config), Hangup(), time.monotonic()
         while True:
-            wanted = await hangup.within(POLL_SECONDS)
-            if wanted and hangup.terminal_is_gone:
+            has_signal = await hangup.comes_within(POLL_SECONDS)
+            if has_signal and hangup.terminal_is_gone:
                 self.server.stop(exit_code=0)
                 return False
-            if not (wanted or file.has_changed()):
-                beyond_config = not isinstance(self._app.problem, ConfigError)
-                if beyond_config and time.monotonic() - began > _RETRY_SECONDS:
+            if not (has_signal or file.has_changed()):
+                is_beyond_config = not isinstance(self._app.problem, ConfigError)
+                if is_beyond_config and time.monotonic() - began > _RETRY_SECONDS:
                     break
                 continue
             try:
                 self._check()
+                break
             except UsageError as error:
                 self._app.problem = error
-                _log.error("still wrong: %s", self._say())
-            else:
-                break
+                _log.error("still wrong: %s", self._report_problem())
         self.server.stop(exit_code=0)
         return True
 
-    def _say(self) -> str:
+    def _report_problem(self) -> str:
         problem = in_one_line(self._app.problem)
         self._notifier.ready(f"degraded: {problem}")
         return problem
 
 
-def _start_over() -> NoReturn:
+def _start_anew() -> NoReturn:
     """Run the same command line anew in this process."""
     _log.info("the configuration has changed: starting again")
     Notifier().starting_over()

@@ -15,7 +15,7 @@ class Hangup:
         self._came = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._came.set)
 
-    async def within(self, seconds: float) -> bool:
+    async def comes_within(self, seconds: float) -> bool:
         """Return whether SIGHUP came or comes within `seconds`; clear the flag."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._came.wait(), seconds)

@@ -22,14 +22,13 @@ _BACKLOG = 2048
 _NOT_FOR_OTHERS = 0o177
 _DIALLING_SECONDS = 1.0
 # Wildcard addresses, and those at which this machine reaches them.
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-_OURS = ("omlx_server", "omlx-server")
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_OUR_PROGRAMS = ("omlx_server", "omlx-server")
 
 
 @contextmanager
 def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
-    """Yield the server's socket: the Unix socket `uds`, if set, else `host` and `port`. Raises
-    UsageError."""
+    """Yield the server's socket, `uds` if set. Raises UsageError."""
     inherited = os.environ.get(INHERITED)
     if inherited:
         with socket.socket(fileno=os.dup(int(inherited))) as sock:
@@ -45,7 +44,9 @@ def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
         try:
             yield sock
         finally:
-            _remove(path, state)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(path.lstat(), state):  # else another server's
+                    path.unlink()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -62,17 +63,16 @@ def bind(host: str, port: int) -> socket.socket:
             sock.close()
             raise
     except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        holder = holder_of(str(address[0]), port) if taken else ""
+        is_taken = error.errno == errno.EADDRINUSE
+        holder = holder_of(str(address[0]), port) if is_taken else ""
         why = f"{holder} listens there" if holder else error.strerror or str(error)
         raise UsageError(
-            f"can't listen on {host} port {port}: {why}",
-            hint=_hint(error, host, port),
+            f"can't listen on {host} port {port}: {why}", hint=_port_hint(error, host, port)
         ) from error
     return sock
 
 
-def _hint(error: OSError, host: str, port: int) -> str:
+def _port_hint(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EACCES:
         return "a port that needs no special rights: --port 8000"
     if error.errno != errno.EADDRINUSE:
@@ -80,8 +80,8 @@ def _hint(error: OSError, host: str, port: int) -> str:
     free = next_free(host, port)
     if free is None:
         return "any free port: --port 0"
-    good = f"omlx-server config set server.port {free}"
-    return f"another port: --port {free}; any free one: --port 0; for good: {good}"
+    permanent = f"omlx-server config set server.port {free}"
+    return f"another port: --port {free}; any free one: --port 0; for good: {permanent}"
 
 
 def url_of(sock: socket.socket) -> str:
@@ -89,7 +89,7 @@ def url_of(sock: socket.socket) -> str:
     if sock.family == socket.AF_UNIX:
         return f"{UNIX}{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
-    host = _ANY.get(host, host)
+    host = _WILDCARDS.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -98,7 +98,7 @@ def _bind_unix(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
-        _clear_the_way(path)
+        _remove_dead_socket(path)
         before = os.umask(_NOT_FOR_OTHERS)
         try:
             sock.bind(str(path))
@@ -109,17 +109,17 @@ def _bind_unix(path: Path) -> socket.socket:
         sock.close()
         if isinstance(error, UsageError):
             raise
-        raise _refused(path, error.strerror or str(error)) from error
+        raise _cannot_listen(path, error.strerror or str(error)) from error
     return sock
 
 
-def _clear_the_way(path: Path) -> None:
+def _remove_dead_socket(path: Path) -> None:
     """Remove the socket file of a dead server. Raises UsageError for anything else."""
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise _refused(path, "there is a file that is no socket")
+            raise _cannot_listen(path, "there is a file that is no socket")
         if _is_live(path):
-            raise _refused(path, "another server listens there")
+            raise _cannot_listen(path, "another server listens there")
         path.unlink()
 
 
@@ -134,13 +134,7 @@ def _is_live(path: Path) -> bool:
     return True
 
 
-def _remove(path: Path, state: os.stat_result) -> None:
-    with suppress(FileNotFoundError):
-        if os.path.samestat(path.lstat(), state):
-            path.unlink()
-
-
-def _refused(path: Path, why: str) -> UsageError:
+def _cannot_listen(path: Path, why: str) -> UsageError:
     return UsageError(
         f"can't listen on the socket {path}: {why}",
         hint='server.uds can be another path, of at most about 100 letters, or "" for a port',
@@ -149,14 +143,14 @@ def _refused(path: Path, why: str) -> UsageError:
 
 def holder_of(host: str, port: int) -> str:
     """Return the process at an IP address and port, such as "nginx (process 42)", or ""."""
-    for pid, connection in _connections():
-        if pid and _is_in_the_way(connection, host, port):
+    for pid, connection in _all_connections():
+        if pid and _listens_at(connection, host, port):
             with suppress(psutil.Error):
-                return f"{_name(psutil.Process(pid))} (process {pid})"
+                return f"{_describe_process(psutil.Process(pid))} (process {pid})"
     return ""
 
 
-def _connections() -> Iterator[tuple[int | None, Any]]:
+def _all_connections() -> Iterator[tuple[int | None, Any]]:
     """Yield process ids and TCP connections; on macOS those of the user's own processes."""
     try:
         yield from ((connection.pid, connection) for connection in psutil.net_connections("tcp"))
@@ -168,14 +162,14 @@ def _connections() -> Iterator[tuple[int | None, Any]]:
                 )
 
 
-def _is_in_the_way(connection: Any, host: str, port: int) -> bool:
+def _listens_at(connection: Any, host: str, port: int) -> bool:
     if connection.status != psutil.CONN_LISTEN or connection.laddr.port != port:
         return False
-    return host in _ANY or connection.laddr.ip in (host, *_ANY)
+    return host in _WILDCARDS or connection.laddr.ip in (host, *_WILDCARDS)
 
 
-def _name(process: psutil.Process) -> str:
+def _describe_process(process: psutil.Process) -> str:
     with suppress(psutil.Error):
-        if any(Path(word).name in _OURS for word in process.cmdline()[:5]):
+        if any(Path(argument).name in _OUR_PROGRAMS for argument in process.cmdline()[:5]):
             return "another omlx-server"
     return "".join(letter if letter.isprintable() else "?" for letter in process.name())

@@ -17,16 +17,16 @@ from omlx_server.api.http.exchange import exchange_id_of
 from omlx_server.errors import UsageError
 
 _MOST_BYTES = 10_000_000
-_KEPT = 5
+_OLD_FILES = 5
 _COLORS: Mapping[int, str] = MappingProxyType(
     {logging.DEBUG: "2", logging.INFO: "36", logging.WARNING: "33"}
 )
 _RED = "31"
 # They log the URL of each request, whose query may be a secret signature.
-_TALKATIVE = ("uvicorn", "httpx", "httpcore", "httpx2", "httpcore2")
+_LOGGERS_OF_URLS = ("uvicorn", "httpx", "httpcore", "httpx2", "httpcore2")
 
 
-class _OwnFile(RotatingFileHandler):
+class _OwnerLogFile(RotatingFileHandler):
     """A rotated log file that only its owner can read (mode 0600)."""
 
     def _open(self) -> TextIOWrapper:
@@ -37,21 +37,21 @@ class _OwnFile(RotatingFileHandler):
 def start_logging(level: str, file: str, style: str = "auto") -> None:
     """Log to `file`, or to stderr if "". Raises UsageError if `file` can't be written."""
     handler = log_handler(file)
-    _format(handler, style)
+    _set_format(handler, style)
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    for name in _TALKATIVE:
+    for name in _LOGGERS_OF_URLS:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def change_logging(level: str, style: str) -> None:
     root = logging.getLogger()
     for handler in root.handlers:
-        _format(handler, style)
+        _set_format(handler, style)
     root.setLevel(level.upper())
 
 
-def _format(handler: logging.Handler, style: str) -> None:
-    terminal = not isinstance(handler, _OwnFile) and sys.stderr.isatty()
+def _set_format(handler: logging.Handler, style: str) -> None:
+    terminal = not isinstance(handler, _OwnerLogFile) and sys.stderr.isatty()
     coloured = not os.environ.get("NO_COLOR")
     handler.setFormatter(formatter(style, terminal=terminal, coloured=coloured))
 
@@ -62,7 +62,7 @@ def log_handler(file: str) -> logging.Handler:
         return logging.StreamHandler(sys.stderr)
     try:
         Path(file).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return _OwnFile(file, maxBytes=_MOST_BYTES, backupCount=_KEPT, encoding="utf-8")
+        return _OwnerLogFile(file, maxBytes=_MOST_BYTES, backupCount=_OLD_FILES, encoding="utf-8")
     except OSError as error:
         raise UsageError(
             f"the log can't be written to {file}: {error.strerror}",
@@ -85,14 +85,14 @@ class ForPeople(logging.Formatter):
         self._coloured = coloured
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        shown = logging.makeLogRecord(record.__dict__)
-        name = exchange_id_of(record)
+        copy = logging.makeLogRecord(record.__dict__)
+        name = name_of(record)
         if name:
-            shown.message = f"[{name}] {record.message}"
+            copy.message = f"[{name}] {record.message}"
         if self._coloured:
             color = _COLORS.get(record.levelno, _RED)
-            shown.levelname = f"\x1b[{color}m{record.levelname:<7}\x1b[0m"
-        return super().formatMessage(shown)
+            copy.levelname = f"\x1b[{color}m{record.levelname:<7}\x1b[0m"
+        return super().formatMessage(copy)
 
 
 class JsonLogFormatter(logging.Formatter):

@@ -8,24 +8,24 @@ from pathlib import Path
 
 import psutil
 
-_OURS = "--instead-of"
+_PLACE_FLAG = "--instead-of"
 
 
 def take_place(name: str) -> None:
     """Take this place, killing its holder: a stopped process would keep its memory."""
-    safe = re.sub(r"[^\w.-]", "_", name)
-    file = Path(tempfile.gettempdir()) / f"omlx-server-{os.getuid()}-{safe}.pid"
+    file_name = re.sub(r"[^\w.-]", "_", name)
+    file = Path(tempfile.gettempdir()) / f"omlx-server-{os.getuid()}-{file_name}.pid"
     with suppress(OSError, ValueError, psutil.Error):
-        _kill(int(file.read_text()), name)
+        _kill_holder(int(file.read_text()), name)
     with suppress(OSError):
         file.unlink(missing_ok=True)
         with file.open("x") as pid_file:  # never through somebody else's link
             pid_file.write(str(os.getpid()))
 
 
-def _kill(pid: int, name: str) -> None:
+def _kill_holder(pid: int, name: str) -> None:
     process = psutil.Process(pid)
-    words = process.cmdline()
-    if pid != os.getpid() and _OURS in words and name in words:
+    arguments = process.cmdline()
+    if pid != os.getpid() and _PLACE_FLAG in arguments and name in arguments:
         process.kill()
         process.wait(5)

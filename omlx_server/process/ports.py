@@ -29,4 +29,4 @@ def is_free(host: str, port: int) -> bool:
 def next_free(host: str, port: int) -> int | None:
     """Return the first free port of the next 50, or None."""
     following = range(port + 1, min(port + 1 + _NEXT_PORTS, _PORTS))
-    return next((one for one in following if is_free(host, one)), None)
+    return next((candidate for candidate in following if is_free(host, candidate)), None)

@@ -37,26 +37,25 @@ class Reloader:
     ) -> None:
         self.settings: Settings = loaded.settings
         self._source = loaded.source
-        self._again = loaded.load_again
+        self._load_again = loaded.again
         self._check = check
         self._appliers = appliers
         self._tell = tell
         self.problem = ""
-        self._waiting: tuple[SettingChange, ...] = ()
+        self._awaiting_restart: tuple[SettingChange, ...] = ()
         self._reloading = asyncio.Lock()
         self.tries_again = False
 
     @property
     def needs_restart(self) -> tuple[str, ...]:
         """Keys whose new values need a restart."""
-        return tuple(change.key for change in self._waiting)
+        return tuple(change.key for change in self._awaiting_restart)
 
     async def reload(self, *, quiet: bool = False) -> Changes | None:
-        """Load the config and apply it. Return the changes, or None for a wrong config, which is
-        logged. If `quiet`, only news is logged."""
+        """Load and apply the config. Return the changes; None for a wrong one, which is logged."""
         async with self._reloading:
             try:
-                changed = await self._changes()
+                changed = await self._load_changes()
                 for apply in self._appliers:
                     await apply(changed)
             except OmlxError as error:
@@ -65,8 +64,8 @@ class Reloader:
             self._accept(changed, quiet=quiet)
             return changed
 
-    async def _changes(self) -> Changes:
-        new = await asyncio.to_thread(self._again)
+    async def _load_changes(self) -> Changes:
+        new = await asyncio.to_thread(self._load_again)
         if self._source and new.source != self._source and not os.path.lexists(self._source):
             raise ConfigError(f"config file {self._source} is gone")
         self._check(new.settings)
@@ -83,13 +82,13 @@ class Reloader:
         self._tell(ConfigState(problem))
 
     def _accept(self, changed: Changes, *, quiet: bool) -> None:
-        before, self._waiting = self._waiting, changed.needs_restart
-        is_known = self._waiting == before
+        earlier, self._awaiting_restart = self._awaiting_restart, changed.needs_restart
+        is_known = self._awaiting_restart == earlier
         is_new = bool(changed.applied or self.problem or not is_known)
         self.settings, self.problem, self.tries_again = changed.in_force, "", False
         self._tell(ConfigState("", self.needs_restart))
         if is_new or not quiet:
-            level = logging.WARNING if self._waiting and not is_known else logging.INFO
+            level = logging.WARNING if self._awaiting_restart and not is_known else logging.INFO
             _log.log(level, "settings: %s", changed)
 
 
@@ -98,11 +97,11 @@ async def watch(reloader: Reloader, file: ConfigFile, end: Callable[[], None]) -
     hangup = Hangup()
     await reloader.reload(quiet=True)  # it may have changed since the start
     while True:
-        if await hangup.within(POLL_SECONDS):
+        if await hangup.comes_within(POLL_SECONDS):
             if hangup.terminal_is_gone:
                 end()
                 continue
-            file.take()
+            file.remember()
             await reloader.reload()
         elif file.has_changed() or reloader.tries_again:
             await reloader.reload(quiet=True)  # editors write twice

@@ -24,8 +24,8 @@ from omlx_server.compute import FAST_BLAS
 from omlx_server.compute.hardware import device
 from omlx_server.errors import OmlxError
 from omlx_server.models.progress import ProgressListener
-from omlx_server.process.apply import HttpSide, ModelsSide, watch_config
-from omlx_server.process.cluster.leader import make_cluster, reports, watch_cluster
+from omlx_server.process.apply import HttpSettingsApplier, ModelSettingsApplier, watch_config
+from omlx_server.process.cluster.leader import cluster_reporter, make_cluster, watch_cluster
 from omlx_server.process.limits import connection_limits, raise_descriptors
 from omlx_server.process.listen import url_of
 from omlx_server.process.tracing import find_tracer
@@ -62,7 +62,7 @@ def serve(
     settings, source = loaded.settings, loaded.source
     sys.setswitchinterval(_SWITCH_SECONDS)
     _log.info("config file: %s", source.absolute() if source else "none; the defaults count")
-    _tell_device()
+    _log_device()
     located = find_model(model, settings, progress)
     refuse_to_chat(located)
     catalogue = KnownModels(settings, located, find_encoders(settings, progress))
@@ -70,14 +70,11 @@ def serve(
 
 
 async def _serve(
-    loaded: Loaded,
-    catalogue: KnownModels,
-    sock: socket.socket,
-    ready: Callable[[str, str], None],
+    loaded: Loaded, catalogue: KnownModels, sock: socket.socket, ready: Callable[[str, str], None]
 ) -> int:
     """Run the server. It listens while models load; requests wait for them."""
     settings, tracer = loaded.settings, find_tracer(loaded.settings)
-    failure, notifier, stopping = _Failure(), Notifier(), threading.Event()
+    failure, notifier, stopping = _FailureExit(), Notifier(), threading.Event()
     async with AsyncExitStack() as stack:
         cluster = make_cluster(loaded, stack)
         instances = InstanceFactory(settings, cluster=cluster)
@@ -86,44 +83,44 @@ async def _serve(
         models = opened.models
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
-        context = make_context(
-            models, settings, tracer, DiskFetcher(catalogue), reports(cluster), raise_descriptors()
-        )
+        fetcher, report = DiskFetcher(catalogue), cluster_reporter(cluster)
+        context = make_context(models, settings, tracer, fetcher, report, raise_descriptors())
         app = create_app(context)
-        grace = settings.server.shutdown_grace_seconds
-        activity, limits = context.activity, connection_limits(settings.server)
-        ending = partial(_stopping, notifier, activity, stopping)
-        server = HttpServer(app, grace, limits, context.traffic.connections, ending, _leave_soon)
-        failure.ends(server)
+        on_stopping = partial(_note_stopping, notifier, context.activity, stopping)
+        grace, limits = settings.server.shutdown_grace_seconds, connection_limits(settings.server)
+        connections = context.traffic.connections
+        server = HttpServer(app, grace, limits, connections, on_stopping, _leave_after_a_while)
+        failure.stop_on_failure(server)
         url = url_of(sock)  # now, since a signal may close the socket
-        starting = asyncio.create_task(_start(models, catalogue, failure, url, ready, notifier))
-        starting.add_done_callback(failure.if_broken)
-        await _tell_names(context, url, settings.server.host)
-        side = ModelsSide(instances, catalogue, models, opened.engine.call)
-        watching = asyncio.create_task(watch_config(loaded, HttpSide(app, server), side.apply))
-        beating = asyncio.create_task(
-            keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
-        )
-        looking = _look_after_memory(server, activity)
+        load = _load_first_model(models, catalogue, failure, url, ready, notifier)
+        loading = asyncio.create_task(load)
+        loading.add_done_callback(failure.report_if_crashed)
+        await _log_own_urls(context, url, settings.server.host)
+        http = HttpSettingsApplier(app, server)
+        model_settings = ModelSettingsApplier(instances, catalogue, models, opened.engine.call)
+        config_watch = asyncio.create_task(watch_config(loaded, http, model_settings.apply))
+        beat = keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
+        heartbeat = asyncio.create_task(beat)
+        memory_watches = _watch_memory(server, context.activity)
         await server.run_on(sock)
-        for task in (starting, watching, beating, *looking):
+        for task in (loading, config_watch, heartbeat, *memory_watches):
             task.cancel()
     return server.exit_code
 
 
-def _look_after_memory(server: HttpServer, activity: Activity) -> list[asyncio.Task[None]]:
+def _watch_memory(server: HttpServer, activity: Activity) -> list[asyncio.Task[None]]:
     # Listeners to the server's activity give it no work.
     freed = Freed(lambda: server.under_way <= activity.live.listeners)
     return [asyncio.create_task(one.watch()) for one in (freed, activity.memory)]
 
 
-def _stopping(notifier: Notifier, activity: Activity, stopping: threading.Event) -> None:
+def _note_stopping(notifier: Notifier, activity: Activity, stopping: threading.Event) -> None:
     stopping.set()
     notifier.stopping()
     activity.live.close()
 
 
-async def _tell_names(context: ApiContext, url: str, host: str) -> None:
+async def _log_own_urls(context: ApiContext, url: str, host: str) -> None:
     """Log the URLs for other machines, if any."""
     if context.own_names is None:
         return
@@ -133,10 +130,10 @@ async def _tell_names(context: ApiContext, url: str, host: str) -> None:
         _log.info("with an API key, other machines reach it at %s", ", ".join(urls))
 
 
-async def _start(
+async def _load_first_model(
     models: ServedModels,
     catalogue: KnownModels,
-    failure: "_Failure",
+    failure: "_FailureExit",
     url: str,
     ready: Callable[[str, str], None],
     notifier: Notifier,
@@ -144,7 +141,7 @@ async def _start(
     try:
         await begin(models, catalogue)
     except OmlxError as error:
-        failure.at_start(error.message)
+        failure.report_at_start(error.message)
         return
     name = catalogue.first()[0].names[0]
     _log.info("%s is loaded and warm", name)
@@ -152,7 +149,7 @@ async def _start(
     notifier.ready(f"serves {name} at {url}")
 
 
-class _Failure:
+class _FailureExit:
     """Stops the server with exit code 1 after a failure."""
 
     def __init__(self) -> None:
@@ -160,28 +157,28 @@ class _Failure:
         self._server: HttpServer | None = None
 
     def report(self, problem: str) -> None:
-        self._end(f"the engine has failed: {problem}")
+        self._stop_server(f"the engine has failed: {problem}")
 
-    def at_start(self, problem: str) -> None:
-        self._end(f"the server could not start: {problem}")
+    def report_at_start(self, problem: str) -> None:
+        self._stop_server(f"the server could not start: {problem}")
 
-    def _end(self, words: str) -> None:
-        _log.critical("%s", words)
+    def _stop_server(self, message: str) -> None:
+        _log.critical("%s", message)
         self._happened = True
         if self._server is not None:
             self._server.stop(exit_code=1)
 
-    def if_broken(self, task: asyncio.Task[None]) -> None:
+    def report_if_crashed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            self.at_start(repr(task.exception()))
+            self.report_at_start(repr(task.exception()))
 
-    def ends(self, server: HttpServer) -> None:
+    def stop_on_failure(self, server: HttpServer) -> None:
         self._server = server
         if self._happened:
             server.stop(exit_code=1)
 
 
-def _leave_soon() -> None:
+def _leave_after_a_while() -> None:
     timer = threading.Timer(_FORCED_SECONDS, leave, (0,))
     timer.daemon = True
     timer.start()
@@ -195,7 +192,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _tell_device() -> None:
+def _log_device() -> None:
     _log.info("MLX computes on the %s", device.name())
     if device.is_cpu() and FAST_BLAS is None:
         _log.warning(

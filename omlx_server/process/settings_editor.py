@@ -13,14 +13,7 @@ from omlx_server.settings import Loaded, edit
 from omlx_server.settings.layers import read_config
 from omlx_server.settings.override_keys import TABLE, is_override
 from omlx_server.settings.sections import FIELDS, KEYS
-from omlx_server.settings.values import (
-    SECRETS,
-    live,
-    plain,
-    schema_of,
-    value_of,
-    words_of,
-)
+from omlx_server.settings.values import SECRETS, live, plain, schema_of, value_of, words_of
 
 Kind = Literal["bool", "int", "float", "choice", "text", "list", "table"]
 
@@ -36,7 +29,7 @@ _KINDS: Mapping[str, Kind] = {
     "array": "list",
     "object": "table",
 }
-_BY_HAND = (
+_WHY_BY_HAND = (
     "it decides who reaches the server or what it starts: `omlx-server config set` on the server's "
     "machine changes it"
 )
@@ -53,24 +46,24 @@ class ConfigEditor:
     async def listed(self) -> SettingsListed:
         loaded = await self._read()
         waiting = self._reloader.needs_restart
-        shown = [key for key in KEYS if key not in SECRETS]
+        listed_keys = [key for key in KEYS if key not in SECRETS]
         return {
             "file": str(loaded.source.absolute()) if loaded.source else None,
-            "settings": [self._shape(key, loaded, waiting) for key in shown],
+            "settings": [self._describe_setting(key, loaded, waiting) for key in listed_keys],
         }
 
     async def change(self, values: Mapping[str, Any]) -> SettingsChanged:
         async with self._editing:
             loaded = await self._read()
-            texts = {key: _text(key, value, loaded) for key, value in values.items()}
+            texts = {key: _text_for_file(key, value, loaded) for key, value in values.items()}
             try:
                 path = edit.file_to_change(loaded.named)
-                before = await asyncio.to_thread(_write, path, texts)
+                text_before = await asyncio.to_thread(_write_settings, path, texts)
             except PlaceUnusable as error:
                 raise Conflict(error.message) from None
             changed = await self._reloader.reload()
             if changed is None:
-                await asyncio.to_thread(_restore, path, before)
+                await asyncio.to_thread(_restore_file, path, text_before)
                 raise Conflict(f"nothing was changed: {self._reloader.problem}")
         waiting = self._reloader.needs_restart
         return {
@@ -93,7 +86,9 @@ class ConfigEditor:
         except ConfigError as error:
             raise Conflict(f"the config can't be used now: {error.message}") from None
 
-    def _shape(self, key: str, loaded: Loaded, waiting: tuple[str, ...]) -> ListedSetting:
+    def _describe_setting(
+        self, key: str, loaded: Loaded, waiting: tuple[str, ...]
+    ) -> ListedSetting:
         field = FIELDS[key]
         schema = schema_of(field)
         shape: ListedSetting = {
@@ -104,7 +99,7 @@ class ConfigEditor:
             "live": bool(live(key)),
             "needs_restart": key in waiting,
             "by_hand": _is_by_hand(key),
-            "type": _kind(schema),
+            "type": "choice" if "enum" in schema else _KINDS.get(str(schema.get("type")), "text"),
             "help": "; ".join(filter(None, [words_of(field), live(key)])),
         }
         if "enum" in schema:
@@ -116,19 +111,14 @@ class ConfigEditor:
         return shape
 
 
-def _kind(schema: Mapping[str, Any]) -> Kind:
-    return "choice" if "enum" in schema else _KINDS.get(str(schema.get("type")), "text")
-
-
 def _is_by_hand(key: str) -> bool:
     return key in SECRETS or key.startswith(_OWN_MACHINE_ONLY)
 
 
-def _text(key: str, value: object, loaded: Loaded) -> str:
-    """Return a value as a flag would give it. Raises BadRequest for a wrong key or value, Conflict
-    if a flag or the environment sets it."""
+def _text_for_file(key: str, value: object, loaded: Loaded) -> str:
+    """Return a value as a flag gives it. Raises BadRequest, or Conflict if a flag sets it."""
     if _is_by_hand(key):
-        raise BadRequest(f"{key}: {_BY_HAND}", param=key)
+        raise BadRequest(f"{key}: {_WHY_BY_HAND}", param=key)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     try:
         edit.check_value(key, text)
@@ -136,29 +126,26 @@ def _text(key: str, value: object, loaded: Loaded) -> str:
         raise BadRequest(error.message, param=key) from None
     origin = loaded.origins[TABLE if is_override(key) else key]
     if origin == "flag" or origin.startswith("env "):
-        raise Conflict(f"{key} is set by {_by(origin)}, which wins over the file", param=key)
+        is_flag = origin == "flag"
+        by = "a flag of the command line" if is_flag else f"the environment ({origin[4:]})"
+        raise Conflict(f"{key} is set by {by}, which wins over the file", param=key)
     return text
 
 
-def _by(origin: str) -> str:
-    return "a flag of the command line" if origin == "flag" else f"the environment ({origin[4:]})"
-
-
-def _write(path: Path, texts: Mapping[str, str]) -> str | None:
-    """Write the settings; return the file's text before. Raises BadRequest for contradictions,
-    PlaceUnusable."""
-    before = read_config(path) if path.exists() else None
+def _write_settings(path: Path, texts: Mapping[str, str]) -> str | None:
+    """Write the settings; return the file's text before. Raises BadRequest, PlaceUnusable."""
+    text_before = read_config(path) if path.exists() else None
     try:
         edit.set_keys(path, texts)
     except PlaceUnusable:
         raise
     except ConfigError as error:
         raise BadRequest(error.message, param=next(iter(texts))) from None
-    return before
+    return text_before
 
 
-def _restore(path: Path, before: str | None) -> None:
-    if before is None:
+def _restore_file(path: Path, text_before: str | None) -> None:
+    if text_before is None:
         path.unlink(missing_ok=True)
     else:
-        edit.write_config(path, before)
+        edit.write_config(path, text_before)

@@ -15,17 +15,16 @@ _INSTALL = how_to_install("otel")
 
 
 def find_tracer(settings: Settings, environ: Mapping[str, str] = os.environ) -> Tracer | None:
-    """Return the tracer, if spans are wanted by `tracing.enabled` or OpenTelemetry's variables.
-    Raises UsageError if the former is on without the extra."""
-    wanted = settings.tracing.enabled
+    """Return the tracer, if spans are wanted. Raises UsageError without the extra."""
+    is_enabled = settings.tracing.enabled
     if environ.get(_OFF, "").lower() == "true":
         return None
-    if not (wanted or any(environ.get(name) for name in _ENDPOINTS)):
+    if not (is_enabled or any(environ.get(name) for name in _ENDPOINTS)):
         return None
     try:
         from omlx_server.api.metrics.otel import make_tracer
     except ImportError:
-        if wanted:
+        if is_enabled:
             raise UsageError("tracing.enabled needs OpenTelemetry", hint=_INSTALL) from None
         _log.warning("%s is set, but no spans are made without: %s", _ENDPOINTS[0], _INSTALL)
         return None

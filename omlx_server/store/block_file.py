@@ -43,12 +43,12 @@ _TYPES = {
 }
 _ITEM_BYTES = {name: size for size, names in _TYPES.items() for name in names}
 
-_ANY_FRONT = b'{"__metadata__":{"format":"omlx block '
-_FRONT = _ANY_FRONT + f'{FORMAT_VERSION}","digest":"'.encode()
-_DIGEST = slice(8 + len(_FRONT), 8 + len(_FRONT) + 64)
+_BEGINNING_OF_ANY_VERSION = b'{"__metadata__":{"format":"omlx block '
+_BEGINNING = _BEGINNING_OF_ANY_VERSION + f'{FORMAT_VERSION}","digest":"'.encode()
+_DIGEST = slice(8 + len(_BEGINNING), 8 + len(_BEGINNING) + 64)
 _NO_DIGEST = "0" * 64
 
-_Places = tuple[tuple[tuple[_Number, _Number], ...], ...]
+_Places = tuple[tuple[tuple[_Number, _Number], ...], ...]  # (tensor, index) by layer and array
 
 
 class _Metadata(msgspec.Struct):
@@ -77,41 +77,38 @@ class Corrupt(Exception):
 
 
 def encode(record: Record, packed: PackedArrays, secret: bytes) -> list[Buffer]:
-    """Return the header, then each tensor's memory. Raises ValueError for a block that could not
-    be read back."""
+    """Return header and tensors, uncopied. Raises ValueError for what can't be read back."""
     kinds = tuple((tensor.dtype, tensor.shape) for tensor in packed.tensors)
     try:
-        blank = _Header(record, kinds, packed.places).to_bytes()
-        _parse(blank)
+        unsigned = _Header(record, kinds, packed.places).to_bytes()
+        _parse(unsigned)
     except (Corrupt, KeyError, OverflowError, struct.error) as error:
         raise ValueError("such a block could not be read back") from error
     for tensor, kind in zip(packed.tensors, kinds, strict=True):
         view = memoryview(tensor.data)
-        if not view.c_contiguous or view.nbytes != _nbytes(kind):
+        if not view.c_contiguous or view.nbytes != _tensor_bytes(kind):
             raise ValueError("a tensor's data are not of its type and shape")
     data = [packed.tensors[index].data for index in _file_order(kinds)]
-    digest = _digest([blank, *data], secret).encode()
-    return [blank[: _DIGEST.start] + digest + blank[_DIGEST.stop :], *data]
+    return [_with_digest(unsigned, _digest([unsigned, *data], secret)), *data]
 
 
 def file_bytes(record: Record, packed: PackedArrays) -> int:
-    """Return the encoded size. Raises KeyError for an unknown dtype, struct.error for a token id
-    above 32 bits."""
+    """Return the encoded size. Raises KeyError for a dtype, struct.error for a token id."""
     kinds = tuple((tensor.dtype, tensor.shape) for tensor in packed.tensors)
     header = _Header(record, kinds, packed.places).to_bytes()
-    return len(header) + sum(_nbytes(kind) for kind in kinds)
+    return len(header) + sum(_tensor_bytes(kind) for kind in kinds)
 
 
 def decode(data: bytes, secret: bytes, expected: Name | None) -> tuple[Record, PackedArrays]:
     """Return the block; its tensors are views of `data`. Raises Corrupt unless every byte is as
     written, under the `expected` name if given."""
     view = memoryview(data)
-    signed = _header_bytes(view)
-    blank = signed[: _DIGEST.start] + _NO_DIGEST.encode() + signed[_DIGEST.stop :]
+    signed = _read_header(view)
+    unsigned = _with_digest(signed, _NO_DIGEST)
     body = view[len(signed) :]
-    if not hmac.compare_digest(signed[_DIGEST], _digest([blank, body], secret).encode()):
+    if not hmac.compare_digest(signed[_DIGEST], _digest([unsigned, body], secret).encode()):
         raise Corrupt("digest")
-    header = _parse(blank)
+    header = _parse(unsigned)
     _check_name(header.record, expected)
     spans = _spans(header.kinds)
     if len(body) != sum(stop - start for start, stop in spans):
@@ -126,20 +123,19 @@ def decode(data: bytes, secret: bytes, expected: Name | None) -> tuple[Record, P
 def read_record(head: bytes) -> Record | None:
     """Return the unverified record in the first bytes of a file; None if they make no sense."""
     try:
-        signed = _header_bytes(memoryview(head))
-        blank = signed[: _DIGEST.start] + _NO_DIGEST.encode() + signed[_DIGEST.stop :]
-        return _parse(blank).record
+        signed = _read_header(memoryview(head))
+        return _parse(_with_digest(signed, _NO_DIGEST)).record
     except Corrupt:
         return None
 
 
-_Kind = tuple[str, tuple[int, ...]]  # type and shape of a tensor
+_TensorKind = tuple[str, tuple[int, ...]]  # type and shape of a tensor
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
     record: Record
-    kinds: tuple[_Kind, ...]
+    kinds: tuple[_TensorKind, ...]
     places: _Places
 
     def to_bytes(self) -> bytes:
@@ -173,22 +169,26 @@ def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _nbytes(kind: _Kind) -> int:
+def _tensor_bytes(kind: _TensorKind) -> int:
     dtype, shape = kind
     return _ITEM_BYTES[dtype] * math.prod(shape)
 
 
-def _file_order(kinds: tuple[_Kind, ...]) -> list[int]:
+def _file_order(kinds: tuple[_TensorKind, ...]) -> list[int]:
     return sorted(range(len(kinds)), key=lambda index: -_ITEM_BYTES[kinds[index][0]])
 
 
-def _spans(kinds: tuple[_Kind, ...]) -> list[tuple[int, int]]:
+def _spans(kinds: tuple[_TensorKind, ...]) -> list[tuple[int, int]]:
     spans = [(0, 0)] * len(kinds)
-    at = 0
+    offset = 0
     for index in _file_order(kinds):
-        spans[index] = (at, at + _nbytes(kinds[index]))
-        at = spans[index][1]
+        spans[index] = (offset, offset + _tensor_bytes(kinds[index]))
+        offset = spans[index][1]
     return spans
+
+
+def _with_digest(header: bytes, digest: str) -> bytes:
+    return header[: _DIGEST.start] + digest.encode() + header[_DIGEST.stop :]
 
 
 def _digest(parts: Iterable[Buffer], secret: bytes) -> str:
@@ -198,39 +198,39 @@ def _digest(parts: Iterable[Buffer], secret: bytes) -> str:
     return digest.hexdigest()
 
 
-def _header_bytes(data: memoryview) -> bytes:
+def _read_header(data: memoryview) -> bytes:
     length = int.from_bytes(data[:8], "little")
     if length > MAX_HEADER_BYTES:
         raise Corrupt("header")
     if len(data) < 8 + length:
         raise Corrupt("truncated")
     header = bytes(data[: 8 + length])
-    if not header.startswith(_FRONT, 8):
-        raise Corrupt("version" if header.startswith(_ANY_FRONT, 8) else "header")
+    if not header.startswith(_BEGINNING, 8):
+        raise Corrupt("version" if header.startswith(_BEGINNING_OF_ANY_VERSION, 8) else "header")
     return header
 
 
-def _parse(blank: bytes) -> _Header:
-    if len(blank) > 8 + MAX_HEADER_BYTES:
+def _parse(unsigned: bytes) -> _Header:
+    if len(unsigned) > 8 + MAX_HEADER_BYTES:
         raise Corrupt("header")
     try:
-        fields = msgspec.json.decode(blank[8:], type=dict[str, msgspec.Raw])
+        fields = msgspec.json.decode(unsigned[8:], type=dict[str, msgspec.Raw])
         texts = msgspec.json.decode(fields.pop("__metadata__"), type=dict[str, str])
         metadata = msgspec.convert(texts, _Metadata, strict=False)
-        record = _record(metadata)
+        record = _record_of(metadata)
         entries = [msgspec.json.decode(fields[str(i)], type=_Entry) for i in range(len(fields))]
         kinds = tuple((entry.dtype, entry.shape) for entry in entries)
-        header = _Header(record, kinds, _places(metadata.places, kinds))
+        header = _Header(record, kinds, _parse_places(metadata.places, kinds))
         if metadata.key != record.key.hex():
             raise Corrupt("key")
-        if header.to_bytes() != blank:
+        if header.to_bytes() != unsigned:
             raise Corrupt("header")
     except (KeyError, RecursionError, ValueError, struct.error) as error:
         raise Corrupt("header") from error
     return header
 
 
-def _record(metadata: _Metadata) -> Record:
+def _record_of(metadata: _Metadata) -> Record:
     raw = base64.b64decode(metadata.tokens, validate=True)
     parent = bytes.fromhex(metadata.parent)
     if len(raw) > 4 * MAX_TOKENS or len(parent) != 32:
@@ -245,7 +245,7 @@ def _record(metadata: _Metadata) -> Record:
     )
 
 
-def _places(text: str, kinds: tuple[_Kind, ...]) -> _Places:
+def _parse_places(text: str, kinds: tuple[_TensorKind, ...]) -> _Places:
     places = msgspec.json.decode(text, type=_Places)
     for tensor, index in chain(*places):
         shape = kinds[tensor][1] if tensor < len(kinds) else ()

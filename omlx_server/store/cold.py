@@ -39,7 +39,7 @@ _SCAN_SECONDS = 5.0
 _LEARN_SECONDS = 2.0  # checkpoints and tails are found by their headers
 _POLL_SECONDS = 0.005
 _EPOCH = 1_577_836_800.0  # 2020; an older file date is wrong
-_HEADS_AT_A_TIME = 64
+_HEADERS_AT_A_TIME = 64
 _DAY_SECONDS = 86_400.0
 _TAKE_OVER_SECONDS = 10.0
 
@@ -47,9 +47,8 @@ _TAKE_OVER_SECONDS = 10.0
 class ColdTier:
     """A write-behind cache in front of a medium. Only reads while another process has the `lock`.
 
-    `budget` and `queue_bytes`: the most bytes stored, and waiting to be written. The scan deletes
-    blocks unused for `ttl_days`; 0 keeps them. The medium is the directory `home`, or a `remote`
-    store; `home` then holds only the pins.
+    `budget` and `queue_bytes`: the most bytes stored, and waiting to be written. Blocks stay unused
+    for `ttl_days`; 0 for ever. They are in `home`, or in a `remote` store; pins always in `home`.
     """
 
     def __init__(
@@ -66,8 +65,8 @@ class ColdTier:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._home = home
-        self._listed = remote is None
-        self.index = ColdIndex(budget, pins, listed=self._listed)
+        self._in_directory = remote is None
+        self.index = ColdIndex(budget, pins, listed=self._in_directory)
         self.stats = ColdReport()
         self.wake: Callable[[], None] = lambda: None
         self._queue_bytes = queue_bytes
@@ -76,13 +75,13 @@ class ColdTier:
         self._writable = lock is None or lock.held
         self._clock = clock
         self._take_over_at = clock() + _TAKE_OVER_SECONDS
-        self._queued = 0
+        self._queued_bytes = 0
         self.pending: dict[BlockKey, PackedArrays] = {}
         self._descriptions: dict[str, NamespaceDescription] = {}
-        self._unlearned = 0
-        self._unwanted: set[bytes] = set()  # salts to clear when all headers are read
-        self._undeleted: dict[BlockKey, DeleteJob] = {}
-        self._useless: set[BlockKey] = set()  # unusable blocks of a remote store
+        self._unread_headers = 0  # jobs that still read headers
+        self._salts_to_clear: set[bytes] = set()  # when all headers are read
+        self._failed_deletes: dict[BlockKey, DeleteJob] = {}
+        self._unusable: set[BlockKey] = set()  # unusable blocks of a remote store
         self._worker = Worker(home, secret, remote, lambda: self.wake())
         self.reads = ReadQueue(self.index, self.stats, self._worker, clock)
 
@@ -92,25 +91,23 @@ class ColdTier:
         self._worker.scanned.wait(_SCAN_SECONDS)
         self.collect()
         end = time.monotonic() + _LEARN_SECONDS
-        while self._unlearned and time.monotonic() < end:
+        while self._unread_headers and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
             self.collect()
 
     def describe(self, namespace: str, model: str, path: Path, block_size: int) -> None:
-        if not self._listed:
+        if not self._in_directory:
             return
         description = NamespaceDescription(
             namespace, model, str(path.absolute()), block_size, time.time()
         )
         self._descriptions[namespace] = description
         if self._writable:
-            self._worker.submit(
-                ChangeJob("describe", partial(self._home.write_description, description))
-            )
+            write = partial(self._home.write_description, description)
+            self._worker.submit(ChangeJob("describe", write))
 
     def write(self, record: Record, packed: Callable[[], PackedArrays], nbytes: int) -> None:
-        """Queue a block of about `nbytes`. A stored one is marked as used, one without room
-        dropped."""
+        """Queue a block of about `nbytes`; mark a stored one as used; drop one without room."""
         key = record.key
         if key in self.index:
             self.index.touch(key)
@@ -118,22 +115,22 @@ class ColdTier:
         if not self._writable:
             self._try_to_take_over()
             return
-        if self._queued + nbytes > self._queue_bytes:
+        if self._queued_bytes + nbytes > self._queue_bytes:
             self.stats.dropped["queue"] += 1
             return
-        gone = self.index.add(record, nbytes)
-        if gone is None:
+        evicted = self.index.add(record, nbytes)
+        if evicted is None:
             self.stats.dropped["budget"] += 1
             return
-        self._delete(gone)
+        self._delete_evicted(evicted)
         block = packed()
-        self.index.lease(key)
+        self.index.lease(key)  # so that it does not evict itself
         self.index.resize(key, file_bytes(record, block))
-        self._delete(self.index.shrink_to(self.index.budget))
+        self._delete_evicted(self.index.shrink_to(self.index.budget))
         self.index.release(key)
         self.pending[key] = block
-        self._queued += block.nbytes
-        self._worker.submit(WriteJob(record, block, replace=key in self._useless))
+        self._queued_bytes += block.nbytes
+        self._worker.submit(WriteJob(record, block, replace=key in self._unusable))
 
     def read(self, record: Record, patience: float) -> None:
         """Ask for a block. Within `patience` seconds `poll` yields it or why not."""
@@ -146,40 +143,41 @@ class ColdTier:
     def poll(self, namespace: str) -> Iterator[Recalled | Answered]:
         """Yield a namespace's new results; call `wake` if some are left."""
         self.collect()
-        self.reads.give_up_the_late()
+        self.reads.give_up_late()
         yield from self.reads.take(namespace)
-        if self.reads.has_come(namespace):
+        if self.reads.has_results(namespace):
             self.wake()
 
     def collect(self) -> None:
+        """Take in what the I/O thread has done."""
         for result in self._worker.take():
             self.reads.hangs = False
-            self._settle(result)
+            self._take_result(result)
 
     def reject(self, record: Record) -> None:
         """Forget and delete an unusable block; the next write stores it again."""
         self.stats.failed["unusable"] += 1
         self.index.forget(record.key)
-        self._let_go(record)
+        self._delete_unusable(record)
 
     @property
     def is_full(self) -> bool:
-        return self._queued > self._queue_bytes // 2
+        return self._queued_bytes > self._queue_bytes // 2
 
     def change(self, budget: int, queue_bytes: int, min_free_bytes: int) -> None:
         """Set other bounds in bytes. `budget` is enforced once all headers are read."""
         self.index.budget, self._queue_bytes = budget, queue_bytes
-        self._home.min_free_bytes = min_free_bytes
-        if not self._unlearned:
-            self._delete(self.index.shrink_to(budget))
+        self._home.keep_free(min_free_bytes)
+        if not self._unread_headers:
+            self._delete_evicted(self.index.shrink_to(budget))
 
     def clear(self, namespace: str) -> None:
-        self._clear(namespace_id(namespace))
+        self._clear_namespace(namespace_id(namespace))
 
     def clear_all(self) -> None:
         """Delete every block, also of models that are not loaded."""
         for id in {entry.namespace for entry in self.index.entries()}:
-            self._clear(id)
+            self._clear_namespace(id)
 
     def clear_salt(self, salt: bytes) -> None:
         """Delete every block of one salt, now or when its header is read. A block whose parent
@@ -187,17 +185,17 @@ class ColdTier:
         records = (entry.record for entry in self.index.entries())
         namespaces = {record.namespace for record in records if record is not None}
         self.clear_chains([root_key(namespace, salt) for namespace in namespaces])
-        if self._unlearned:
-            self._unwanted.add(salt)
+        if self._unread_headers:
+            self._salts_to_clear.add(salt)
 
     def clear_chains(self, keys: Sequence[BlockKey]) -> None:
         """Delete every descendant of these keys."""
         self._forget(self.index.descendants(keys), deletes=True)
 
-    def _clear(self, id: str) -> None:
+    def _clear_namespace(self, id: str) -> None:
         entries = [entry for entry in self.index.entries() if entry.namespace == id]
-        self._forget(entries, deletes=not self._listed)
-        if self._listed:
+        self._forget(entries, deletes=not self._in_directory)
+        if self._in_directory:
             self._worker.submit(ChangeJob("clear", partial(self._worker.clear, id)))
 
     def _forget(self, entries: list[ColdEntry], *, deletes: bool) -> None:
@@ -211,7 +209,7 @@ class ColdTier:
         """Mark blocks as used, the last one last; in a directory also on disk."""
         for record in records:
             self.index.touch(record.key)
-        if self._listed and self._writable:
+        if self._in_directory and self._writable:
             names = [name_of(record) for record in records]
             self._worker.submit(ChangeJob("touch", partial(self._worker.touch, names)))
 
@@ -237,25 +235,25 @@ class ColdTier:
             nbytes=self.index.nbytes,
             budget=self.index.budget,
             blocks=len(self.index),
-            queued=self._queued,
+            queued=self._queued_bytes,
             dropped=self.stats.dropped.copy(),
             failed=self.stats.failed.copy(),
         )
 
-    def _settle(self, result: Result) -> None:
+    def _take_result(self, result: Result) -> None:
         match result:
             case Scanned():
-                self._load(result)
+                self._take_scan(result)
             case Done(job=WriteJob() as write):
-                self._written(write, result)
+                self._end_write(write, result)
             case Recalled():
-                self._recalled(result)
+                self._end_read(result)
             case Done(job=ContainsJob() as question):
                 self.reads.end_question(question, result)
             case Done(job=DeleteJob(name) as delete, reason=reason) if reason:
-                self._undeleted[name.block_key] = delete
+                self._failed_deletes[name.block_key] = delete
             case Done(job=HeadersJob()):
-                self._learn(result.records)
+                self._take_headers(result.records)
             case Done(job=TakeOverJob(lock)):
                 self._writable = lock.held
                 self.save_pins()  # also those of the time without the lock
@@ -266,7 +264,7 @@ class ColdTier:
             self._take_over_at = now + _TAKE_OVER_SECONDS
             self._worker.submit(TakeOverJob(self._lock, tuple(self._descriptions.values())))
 
-    def _load(self, scanned: Scanned) -> None:
+    def _take_scan(self, scanned: Scanned) -> None:
         self._writable = self._lock is None or self._lock.held  # a take-over scans first
         for pin in scanned.pins:
             if namespace_id(pin.namespace) not in scanned.orphans:
@@ -277,22 +275,22 @@ class ColdTier:
         for block in scanned.blocks:
             is_too_large = block.nbytes > self.index.budget  # it would evict all others
             if is_too_large or self._is_expired(block, scanned.blocks[-1]):
-                self._delete(self.index.take(block.name.block_key))
+                self._delete_evicted(self.index.take(block.name.block_key))
         names = [block.name for block in reversed(scanned.blocks)]
-        for first in range(0, len(names), _HEADS_AT_A_TIME):
-            self._worker.submit(HeadersJob(tuple(names[first : first + _HEADS_AT_A_TIME])))
-            self._unlearned += 1
+        for start in range(0, len(names), _HEADERS_AT_A_TIME):
+            self._worker.submit(HeadersJob(tuple(names[start : start + _HEADERS_AT_A_TIME])))
+            self._unread_headers += 1
 
-    def _learn(self, records: tuple[Record, ...]) -> None:
+    def _take_headers(self, records: tuple[Record, ...]) -> None:
         """Take in headers. Evict only after the last one: heads of chains have the oldest dates."""
         for record in records:
             self.index.learn(record)
-        self._unlearned -= 1
-        if not self._unlearned:
-            unwanted, self._unwanted = self._unwanted, set()
-            for salt in unwanted:
+        self._unread_headers -= 1
+        if not self._unread_headers:
+            salts, self._salts_to_clear = self._salts_to_clear, set()
+            for salt in salts:
                 self.clear_salt(salt)
-            self._delete(self.index.shrink_to(self.index.budget))
+            self._delete_evicted(self.index.shrink_to(self.index.budget))
 
     def _is_expired(self, block: StoredFile, newest: StoredFile) -> bool:
         """Compare with the newest use, because a clock may be wrong by decades."""
@@ -301,49 +299,51 @@ class ColdTier:
         now = min(time.time(), newest.mtime + _DAY_SECONDS)
         return now - block.mtime > self._ttl_seconds
 
-    def _written(self, write: WriteJob, done: Done) -> None:
+    def _end_write(self, write: WriteJob, done: Done) -> None:
         key = write.record.key
-        self._queued -= write.packed.nbytes
-        newest = self.pending.get(key) is write.packed  # else it was evicted and written again
-        if newest:
+        self._queued_bytes -= write.packed.nbytes
+        is_newest = self.pending.get(key) is write.packed  # else it was evicted and written again
+        if is_newest:
             del self.pending[key]
         if done.reason:
             self.stats.dropped[done.reason] += 1
-            if newest:
+            if is_newest:
                 self.index.forget(key)
         elif done.nbytes:
-            self._useless.discard(key)
+            self._unusable.discard(key)
             self.stats.written += 1
             self.stats.written_bytes += done.nbytes
             self.index.resize(key, done.nbytes)
-            self._delete(self.index.shrink_to(self.index.budget))
-            self._delete_again()
+            self._delete_evicted(self.index.shrink_to(self.index.budget))
+            self._retry_deletes()
 
-    def _recalled(self, recalled: Recalled) -> None:
+    def _end_read(self, recalled: Recalled) -> None:
         self.reads.end_read(recalled)
         record, reason = recalled.record, recalled.reason
         if reason and reason not in PASSING and record.key not in self.pending:
             self.index.forget(record.key)
             if reason != "gone":
-                self._let_go(record)
+                self._delete_unusable(record)
 
-    def _let_go(self, record: Record) -> None:
-        if self._listed:
+    def _delete_unusable(self, record: Record) -> None:
+        """Delete a block; in a shared store the next write replaces it."""
+        if self._in_directory:
             self._submit_delete(name_of(record))
         else:
-            self._useless.add(record.key)
+            self._unusable.add(record.key)
 
-    def _delete(self, entries: list[ColdEntry]) -> None:
-        for entry in entries if self._listed else ():
-            self.stats.evicted += self._writable
-            self._submit_delete(Name.of(entry.namespace, entry.key))
+    def _delete_evicted(self, entries: list[ColdEntry]) -> None:
+        if self._in_directory:  # a remote store evicts by its own rules
+            for entry in entries:
+                self.stats.evicted += self._writable
+                self._submit_delete(Name.of(entry.namespace, entry.key))
 
     def _submit_delete(self, name: Name) -> None:
         if self._writable:
             self._worker.submit(DeleteJob(name))
 
-    def _delete_again(self) -> None:
-        undeleted, self._undeleted = self._undeleted, {}
+    def _retry_deletes(self) -> None:
+        undeleted, self._failed_deletes = self._failed_deletes, {}
         for key, delete in undeleted.items():
             if key not in self.index and key not in self.pending:
                 self._worker.submit(delete)

@@ -81,6 +81,7 @@ def parse_description(data: bytes, id: str) -> NamespaceDescription | None:
 
 
 def _hub_name(path: str) -> str:
+    """Return "org/name" for ".../models--org--name/snapshots/<commit>", else ""."""
     parts = Path(path).parts
     if parts[-2:-1] != ("snapshots",) or not parts[-3].startswith(_HUB_PREFIX):
         return ""

@@ -12,7 +12,6 @@ never opened, counted or deleted.
 """
 
 import json
-import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +28,12 @@ from omlx_server.store.block_file import read_record
 from omlx_server.store.description import NamespaceDescription, NamespaceUse, parse_description
 from omlx_server.store.mediums.disk import Disk
 from omlx_server.store.mediums.medium import Buffer, MediumError, Name, nbytes_of, require_fits
-from omlx_server.store.mediums.operations import READING, WRITING, FileOperations, raising
+from omlx_server.store.mediums.operations import (
+    READ_REASONS,
+    WRITE_REASONS,
+    FileOperations,
+    as_medium_errors,
+)
 from omlx_server.store.secret import SECRET
 
 T = TypeVar("T")
@@ -43,8 +47,7 @@ PINS = "pins.json"
 
 _DEFAULT_MAX_BYTES = 1 << 30
 _SMALL_MAX_BYTES = 1 << 24
-_HEAD_BYTES = 1 << 16
-_FREE_SECONDS = 1.0
+_HEADER_BYTES = 1 << 16
 
 
 class StoredFile(NamedTuple):
@@ -76,14 +79,10 @@ class Files:
         self._root = root.absolute()
         self.writable = writable
         self._max_bytes = max_bytes
-        self.min_free_bytes = min_free_bytes
-        self._clock = clock
-        self._disk = Disk(operations or FileOperations())
-        self._free = 0
-        self._free_expires = -math.inf
+        self._disk = Disk(operations or FileOperations(), min_free_bytes, clock)
 
     def get(self, name: Name) -> bytes | None:
-        with raising(READING):
+        with as_medium_errors(READ_REASONS):
             return self._disk.read(self._path(name), self._max_bytes)
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
@@ -91,38 +90,34 @@ class Files:
         path = self._path(name)
         nbytes = nbytes_of(parts)
         require_fits(nbytes, self._max_bytes)
-        with raising(WRITING):
-            self._require_free(nbytes)
+        with as_medium_errors(WRITE_REASONS):
+            self._disk.refuse_if_full(self._root, nbytes)
             self._disk.write(path, parts)
 
     def contains_many(self, names: Iterable[Name]) -> set[Name]:
-        with raising(READING):
+        with as_medium_errors(READ_REASONS):
             return {name for name in names if self._disk.is_file(self._path(name))}
 
     def delete(self, name: Name) -> None:
         path = self._path(name)
         if self.writable:
-            with raising(WRITING):
+            with as_medium_errors(WRITE_REASONS):
                 self._disk.remove(path)
 
     def close(self) -> None: ...
 
     def scan(
-        self,
-        namespace: str | None = None,
-        on_error: Callable[[MediumError], None] | None = None,
+        self, namespace: str | None = None, on_error: Callable[[MediumError], None] | None = None
     ) -> Iterator[StoredFile]:
-        """Yield all blocks, or one namespace's. `on_error` gets each error; without it the first
-        one raises."""
-        for id in _looked(lambda: self._namespaces(namespace), on_error):
-            for shard in _looked(partial(self._shards, id), on_error):
-                yield from _looked(partial(self._blocks, id, shard), on_error)
+        """Yield all blocks, or one namespace's. Without `on_error` the first error raises."""
+        for id in _list_or_report(partial(self._namespaces, namespace), on_error):
+            for shard in _list_or_report(partial(self._shards, id), on_error):
+                yield from _list_or_report(partial(self._blocks, id, shard), on_error)
 
     def record(self, name: Name) -> Record | None:
-        """Return the unverified record in a block's header; None if it makes no sense or is
-        missing."""
-        with raising(READING):
-            head = self._disk.read(self._path(name), self._max_bytes, first=_HEAD_BYTES)
+        """Return the unverified record in a block's header, or None."""
+        with as_medium_errors(READ_REASONS):
+            head = self._disk.read(self._path(name), self._max_bytes, first=_HEADER_BYTES)
         record = read_record(head) if head is not None else None
         return record if record is not None and record.key == name.block_key else None
 
@@ -130,16 +125,19 @@ class Files:
         """Set a block's last use, in seconds since 1970."""
         path = self._path(name)
         if self.writable:
-            with raising(WRITING):
+            with as_medium_errors(WRITE_REASONS):
                 self._disk.touch(path, now)
 
+    def keep_free(self, nbytes: int) -> None:
+        self._disk.min_free_bytes = nbytes
+
     def free_bytes(self) -> int:
-        with raising(READING):
+        with as_medium_errors(READ_REASONS):
             return self._disk.free_bytes(self._root)
 
     def remove_leftovers(self) -> None:
         if self.writable:
-            with raising(WRITING):
+            with as_medium_errors(WRITE_REASONS):
                 for directory in list(self._all_directories()):
                     self._disk.remove_leftovers(directory)
 
@@ -155,7 +153,7 @@ class Files:
 
     def read_small(self, name: str) -> bytes | None:
         """Return a small file below the root, or None."""
-        with raising(READING):
+        with as_medium_errors(READ_REASONS):
             content = self._disk.read(self._root / name, _SMALL_MAX_BYTES)
         if content is not None:
             self._disk.kept.setdefault(self._root / name, content)
@@ -165,7 +163,7 @@ class Files:
         """Write a small file, again if somebody removes the directory."""
         self._require_writable()
         self._disk.kept[self._root / name] = content
-        with raising(WRITING):
+        with as_medium_errors(WRITE_REASONS):
             self._disk.write(self._root / name, [content])
 
     def remember_secret(self, content: bytes) -> None:
@@ -196,9 +194,9 @@ class Files:
         self._require_writable()
         self.remove_leftovers()
         removed: list[StoredFile] = []
-        with raising(WRITING):
+        with as_medium_errors(WRITE_REASONS):
             for id in self._namespaces(namespace):
-                removed += self._clear(id)
+                removed += self._clear_namespace(id)
         return removed
 
     def _path(self, name: Name) -> Path:
@@ -210,25 +208,13 @@ class Files:
         if not self.writable:
             raise MediumError("read-only", "another process writes to this directory")
 
-    def _require_free(self, nbytes: int) -> None:
-        """Ask the system at most once a second, and count writes meanwhile."""
-        if not self.min_free_bytes:
-            return
-        now = self._clock()
-        if now >= self._free_expires:
-            self._free = self._disk.free_bytes(self._root)
-            self._free_expires = now + _FREE_SECONDS
-        if self._free - nbytes < self.min_free_bytes:
-            raise MediumError("full", f"{self._free} bytes are free")
-        self._free -= nbytes
-
     def _namespaces(self, only: str | None = None) -> list[str]:
-        with raising(READING):
+        with as_medium_errors(READ_REASONS):
             ids = self._disk.directories(self._root, _NAMESPACE)
         return [id for id in ids if only in (None, id)]
 
     def _shards(self, id: str) -> list[str]:
-        with raising(READING):
+        with as_medium_errors(READ_REASONS):
             return self._disk.directories(self._root / id, _SHARD)
 
     def _all_directories(self) -> Iterator[Path]:
@@ -240,14 +226,14 @@ class Files:
 
     def _blocks(self, id: str, shard: str) -> list[StoredFile]:
         blocks = []
-        with raising(READING):
+        with as_medium_errors(READ_REASONS):
             for name, status in self._disk.files(self._root / id / shard):
                 match = _BLOCK.fullmatch(name)
                 if match and name.startswith(shard):
                     blocks.append(StoredFile(Name(id, match[1]), status.st_size, status.st_mtime))
         return blocks
 
-    def _clear(self, id: str) -> list[StoredFile]:
+    def _clear_namespace(self, id: str) -> list[StoredFile]:
         removed = []
         directory = self._root / id
         for shard in self._shards(id):
@@ -261,9 +247,11 @@ class Files:
         return removed
 
 
-def _looked(look: Callable[[], list[T]], on_error: Callable[[MediumError], None] | None) -> list[T]:
+def _list_or_report(
+    list_entries: Callable[[], list[T]], on_error: Callable[[MediumError], None] | None
+) -> list[T]:
     try:
-        return look()
+        return list_entries()
     except MediumError as error:
         if on_error is None:
             raise

@@ -1,5 +1,4 @@
-"""The cold tier's directory for commands while no model runs. Blocking. Only `writing` changes
-files."""
+"""The cold tier's directory for commands while no model runs. Blocking."""
 
 import os
 import secrets
@@ -38,8 +37,7 @@ class CheckedBlock:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Blocks, least recently used first, and their records; `gone_models` are namespaces without
-    one."""
+    """Blocks, least recently used first, their records, and namespaces without a model."""
 
     blocks: list[StoredFile]
     records: list[Record | None]
@@ -89,9 +87,9 @@ class ColdDirectory:
         """Check each block. One that has gone meanwhile is not wrong."""
         secret = read_secret(self.root) or secrets.token_bytes(SECRET_BYTES)
         for block in blocks:
-            yield CheckedBlock(block, self._reason(block.name, secret))
+            yield CheckedBlock(block, self._find_damage(block.name, secret))
 
-    def heads(self, blocks: list[StoredFile]) -> Iterator[Record | None]:
+    def records(self, blocks: list[StoredFile]) -> Iterator[Record | None]:
         """Yield the record in each header, or None."""
         for block in blocks:
             try:
@@ -129,7 +127,7 @@ class ColdDirectory:
         finally:
             lock.release()
 
-    def _reason(self, name: Name, secret: bytes) -> str:
+    def _find_damage(self, name: Name, secret: bytes) -> str:
         try:
             data = self._files.get(name)
             if data is not None:
@@ -139,55 +137,56 @@ class ColdDirectory:
         return ""
 
 
-def least_needed(inventory: Inventory, nbytes: int) -> list[Name]:
+def blocks_to_evict(inventory: Inventory, nbytes: int) -> list[Name]:
     """Return the blocks to evict, in order, to keep at most `nbytes`."""
-    gone = inventory.index(nbytes).shrink_to(nbytes)
-    return [Name.of(entry.namespace, entry.key) for entry in gone]
+    evicted = inventory.index(nbytes).shrink_to(nbytes)
+    return [Name.of(entry.namespace, entry.key) for entry in evicted]
 
 
-def room_for(
+def evictions_for(
     incoming: Sequence[tuple[Record, int]], inventory: Inventory, budget: int
 ) -> list[Name] | None:
-    """Return the blocks to evict so that the `incoming` (record, bytes), parents first, fit into
-    `budget` bytes; None if they can't."""
+    """Return what to evict for `incoming` (record, bytes), parents first; None for too much."""
     index = inventory.index(budget)
     for record, _ in incoming:
         index.touch(record.key)
-    gone = []
+    evicted = []
     for record, nbytes in incoming:
         entries = index.add(record, nbytes)
         if entries is None:
             return None
-        gone += entries
-    gone += index.shrink_to(budget)  # the directory may have been too large before
+        evicted += entries
+    evicted += index.shrink_to(budget)  # the directory may have been too large before
     if index.nbytes > budget or not all(record.key in index for record, _ in incoming):
         return None
-    return [Name.of(entry.namespace, entry.key) for entry in gone]
+    return [Name.of(entry.namespace, entry.key) for entry in evicted]
 
 
-def stored_prefix(
+def find_stored_prefix(
     root: BlockKey, tokens: Sequence[int], size: int, usable: Callable[[BlockKey], bool]
 ) -> StoredPrefix:
     """Return the longest stored run of blocks of `size` tokens at the prompt's start. A last
     block that goes on otherwise than the prompt may be someone else's, and is not used."""
     keys: list[BlockKey] = []
-    at = 0
-    while at + size <= len(tokens):
-        key = block_key(keys[-1] if keys else root, tokens[at : at + size])
+    end = 0  # tokens in these blocks
+    while end + size <= len(tokens):
+        key = block_key(keys[-1] if keys else root, tokens[end : end + size])
         if not usable(key):
             break
         keys.append(key)
-        at += size
+        end += size
     parents = [root, *keys]
-    for length in range(min(size - 1, len(tokens) - at), 0, -1):
-        key = block_key(parents[-1], tokens[at : at + length])
+    # The longest last block that is not full.
+    for length in range(min(size - 1, len(tokens) - end), 0, -1):
+        key = block_key(parents[-1], tokens[end : end + length])
         if usable(key):
             keys.append(key)
-            at += length
+            end += length
             break
-    for stop in range(at, 0, -1):
-        start = (stop - 1) // size * size
-        key = checkpoint_key(parents[start // size], tokens[start:stop])
+    # The last checkpoint within these blocks.
+    for stop in range(end, 0, -1):
+        full_blocks = (stop - 1) // size
+        key = checkpoint_key(parents[full_blocks], tokens[full_blocks * size : stop])
         if usable(key):
-            return StoredPrefix(tuple(keys[: start // size + 1]), key, stop)
-    return StoredPrefix(tuple(keys), None, at)
+            return StoredPrefix(tuple(keys[: full_blocks + 1]), key, stop)
+    return StoredPrefix(tuple(keys), None, end)

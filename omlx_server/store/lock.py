@@ -5,10 +5,10 @@ from pathlib import Path
 from omlx_server.store.mediums.medium import MediumError
 from omlx_server.store.mediums.operations import (
     READ_ONLY,
-    WRITING,
+    WRITE_REASONS,
     FileOperations,
+    as_medium_errors,
     make_directory,
-    raising,
 )
 
 
@@ -25,8 +25,7 @@ class Lock:
         return self._fd is not None
 
     def acquire(self) -> bool:
-        """Return whether the lock is held: False if another process has it or nobody can write
-        here. Raises MediumError for other failures."""
+        """Return whether the lock is held; False if another has it or nobody can write here."""
         if self._fd is not None:
             return True
         try:
@@ -35,17 +34,17 @@ class Lock:
         except OSError as error:
             if error.errno in READ_ONLY:
                 return False
-            raise MediumError(WRITING.get(error.errno or 0, "io"), str(error)) from error
-        with raising(WRITING):
-            return self._lock(fd)
+            raise MediumError(WRITE_REASONS.get(error.errno or 0, "io"), str(error)) from error
+        with as_medium_errors(WRITE_REASONS):
+            return self._lock_or_close(fd)
 
     def release(self) -> None:
         if self._fd is not None:
             fd, self._fd = self._fd, None
-            with raising(WRITING):
+            with as_medium_errors(WRITE_REASONS):
                 self._operations.close(fd)
 
-    def _lock(self, fd: int) -> bool:
+    def _lock_or_close(self, fd: int) -> bool:
         try:
             self._operations.lock(fd, wait=False)
         except OSError as error:

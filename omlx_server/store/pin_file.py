@@ -10,20 +10,20 @@ from omlx_server.core.blocks.pins import Pin
 
 
 def pins_as_bytes(pins: Sequence[Pin]) -> bytes:
-    return json.dumps([_shape(pin) for pin in pins], indent=1).encode()
+    return json.dumps([_pin_as_json(pin) for pin in pins], indent=1).encode()
 
 
 def pins_of_bytes(data: bytes) -> tuple[Pin, ...]:
     """Parse pins, without entries that make no sense."""
     try:
-        shapes = json.loads(data)
+        entries = json.loads(data)
     except (ValueError, RecursionError):
         return ()
-    pins = [_pin(shape) for shape in shapes] if isinstance(shapes, list) else []
+    pins = [_pin_of_json(entry) for entry in entries] if isinstance(entries, list) else []
     return tuple(pin for pin in pins if pin is not None)
 
 
-def _shape(pin: Pin) -> dict[str, Any]:
+def _pin_as_json(pin: Pin) -> dict[str, Any]:
     return {
         "id": pin.id,
         "namespace": pin.namespace,
@@ -37,21 +37,21 @@ def _shape(pin: Pin) -> dict[str, Any]:
     }
 
 
-def _pin(shape: Any) -> Pin | None:
+def _pin_of_json(entry: Any) -> Pin | None:
     try:
-        model, size = shape.get("model", ""), int(shape.get("block_tokens", 64))
-        tenant = shape.get("tenant")  # files of older versions have none
-        (shape["id"] + shape["namespace"] + model).encode()  # raises for a lone surrogate
-        if not math.isfinite(shape["created"]) or size < 1:
+        model, size = entry.get("model", ""), int(entry.get("block_tokens", 64))
+        tenant = entry.get("tenant")  # files of older versions have none
+        (entry["id"] + entry["namespace"] + model).encode()  # raises for a lone surrogate
+        if not math.isfinite(entry["created"]) or size < 1:
             return None
         return Pin(
-            id=str(shape["id"]),
-            namespace=str(shape["namespace"]),
-            root=BlockKey(bytes.fromhex(shape["root"])),
+            id=str(entry["id"]),
+            namespace=str(entry["namespace"]),
+            root=BlockKey(bytes.fromhex(entry["root"])),
             tenant=BlockKey(bytes.fromhex(tenant)) if tenant is not None else None,
-            tokens=int(shape["tokens"]),
-            created=float(shape["created"]),
-            keys=tuple(BlockKey(bytes.fromhex(key)) for key in shape["keys"]),
+            tokens=int(entry["tokens"]),
+            created=float(entry["created"]),
+            keys=tuple(BlockKey(bytes.fromhex(key)) for key in entry["keys"]),
             block_tokens=size,
             model=model,
         )

@@ -1,7 +1,4 @@
-"""Reads from the cold tier and questions to it. Owned by the mlx thread.
-
-A block is leased in the index until its read has ended, even if nobody waits any more.
-"""
+"""Reads from the cold tier and questions to it. Owned by the mlx thread."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,10 +16,14 @@ _HANG_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Answered:
+    """A question was answered, or its time is over."""
+
     question: int
 
 
 class _Wait(NamedTuple):
+    """Seconds of the clock from and until which somebody waits."""
+
     begun: float
     end: float
 
@@ -43,12 +44,11 @@ class ReadQueue:
     _arrived: dict[str, deque[Recalled | Answered]] = field(default_factory=dict, init=False)
 
     def ask(self, question: int, records: tuple[Record, ...], wait: float) -> None:
-        """Ask a remote store which of these blocks it has. `take` yields Answered within `wait`
-        seconds."""
+        """Ask a remote store which blocks it has. `take` yields Answered within `wait` seconds."""
         namespace = records[0].namespace
-        self._asking[namespace, question] = self._wait(wait)
+        self._asking[namespace, question] = self._wait_from_now(wait)
         if self.hangs:
-            self._answer(namespace, question)
+            self._end_wait_for_answer(namespace, question)
         else:
             self.worker.submit(ContainsJob(question, records))
 
@@ -60,10 +60,10 @@ class ReadQueue:
             self.stats.failed["timeout"] += 1
             self.arrive(Recalled(record, reason="timeout"))
         elif key not in self._reading:
-            self._reading[key] = record, self._wait(patience)
+            self._reading[key] = record, self._wait_from_now(patience)
             if key not in self._under_way:  # else an earlier caller gave up, but its read goes on
                 self._under_way.add(key)
-                self.index.lease(key)
+                self.index.lease(key)  # until the read has ended, even if nobody waits any more
                 self.worker.submit(ReadJob(record))
 
     def end_question(self, question: ContainsJob, done: Done) -> None:
@@ -71,7 +71,7 @@ class ReadQueue:
             self.stats.failed[done.reason] += 1
         for record in done.records:
             self.index.discover(record)
-        self._answer(question.records[0].namespace, question.id)
+        self._end_wait_for_answer(question.records[0].namespace, question.id)
 
     def end_read(self, recalled: Recalled) -> None:
         key = recalled.record.key
@@ -80,7 +80,7 @@ class ReadQueue:
         if recalled.reason:
             self.stats.failed[recalled.reason] += 1
         else:
-            self._count(recalled)
+            self._count_read(recalled)
         if self._reading.pop(key, None) is not None:
             self.arrive(recalled)
 
@@ -89,23 +89,25 @@ class ReadQueue:
 
     def take(self, namespace: str) -> Iterator[Recalled | Answered]:
         """Yield up to about 64 MiB of a namespace's results."""
-        arrived, room = self._arrived.get(namespace, deque()), _PROMOTED_BYTES
-        while arrived and room > 0:
+        arrived, bytes_left = self._arrived.get(namespace, deque()), _PROMOTED_BYTES
+        while arrived and bytes_left > 0:
             event = arrived.popleft()
-            room -= event.nbytes if isinstance(event, Recalled) else 0
+            bytes_left -= event.nbytes if isinstance(event, Recalled) else 0
             yield event
 
-    def give_up_the_late(self) -> None:
+    def give_up_late(self) -> None:
         now = self.clock()
-        for record, wait in [late for late in self._reading.values() if late[1].end < now]:
-            del self._reading[record.key]
-            self._late(wait, now)
-            self.arrive(Recalled(record, reason="timeout"))
-        for question, wait in [late for late in self._asking.items() if late[1].end < now]:
-            self._late(wait, now)
-            self._answer(*question)
+        for record, wait in list(self._reading.values()):
+            if wait.end < now:
+                del self._reading[record.key]
+                self._note_late(wait, now)
+                self.arrive(Recalled(record, reason="timeout"))
+        for (namespace, question), wait in list(self._asking.items()):
+            if wait.end < now:
+                self._note_late(wait, now)
+                self._end_wait_for_answer(namespace, question)
 
-    def has_come(self, namespace: str) -> bool:
+    def has_results(self, namespace: str) -> bool:
         return bool(self._arrived.get(namespace))
 
     @property
@@ -117,21 +119,21 @@ class ReadQueue:
         """Whether somebody waits, or has not taken a result."""
         return bool(self._reading or self._asking or any(self._arrived.values()))
 
-    def _count(self, recalled: Recalled) -> None:
+    def _count_read(self, recalled: Recalled) -> None:
         self.index.learn(recalled.record)
         self.index.resize(recalled.record.key, recalled.nbytes)
         self.index.touch(recalled.record.key)
         self.stats.read += 1
         self.stats.read_bytes += recalled.nbytes
 
-    def _answer(self, namespace: str, question: int) -> None:
+    def _end_wait_for_answer(self, namespace: str, question: int) -> None:
         if self._asking.pop((namespace, question), None) is not None:
             self._arrived.setdefault(namespace, deque()).append(Answered(question))
 
-    def _wait(self, seconds: float) -> _Wait:
+    def _wait_from_now(self, seconds: float) -> _Wait:
         now = self.clock()
         return _Wait(now, now + seconds)
 
-    def _late(self, wait: _Wait, now: float) -> None:
+    def _note_late(self, wait: _Wait, now: float) -> None:
         self.stats.failed["timeout"] += 1
         self.hangs = self.hangs or now - wait.begun >= _HANG_SECONDS

@@ -9,22 +9,22 @@ from pathlib import Path
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.mediums.operations import (
     READ_ONLY,
-    READING,
-    WRITING,
+    READ_REASONS,
+    WRITE_REASONS,
     FileOperations,
+    as_medium_errors,
     make_directory,
-    raising,
 )
 
 SECRET = "secret"
 SECRET_BYTES = 32
 
 
-def secret(root: Path, operations: FileOperations | None = None) -> bytes:
+def load_secret(root: Path, operations: FileOperations | None = None) -> bytes:
     """Return a directory's key; make it if missing or damaged, under a lock. Raises MediumError."""
     operations = operations or FileOperations()
     path = root.absolute() / SECRET
-    with raising(WRITING):
+    with as_medium_errors(WRITE_REASONS):
         make_directory(operations, path.parent)
         try:
             fd = operations.open_shared(path)
@@ -42,34 +42,33 @@ def secret(root: Path, operations: FileOperations | None = None) -> bytes:
 def read_secret(root: Path, operations: FileOperations | None = None) -> bytes | None:
     """Return the key; None if missing or damaged."""
     operations = operations or FileOperations()
-    with raising(READING):
+    with as_medium_errors(READ_REASONS):
         try:
             fd = operations.open_read(root.absolute() / SECRET)
         except FileNotFoundError:
             return None
         try:
-            return _whole_secret(operations, fd)
+            return _read_valid_secret(operations, fd)
         finally:
             operations.close(fd)
 
 
-def own_name(name: Name, secret: bytes) -> Name:
-    """Return a block's name in a shared store, where servers with other secrets can't use the
-    block."""
+def name_in_shared_store(name: Name, secret: bytes) -> Name:
+    """Return a block's name in a store whose other servers have other secrets."""
     digest = hashlib.blake2b(name.namespace.encode(), key=secret, digest_size=8)
     return Name(digest.hexdigest(), name.key)
 
 
-def _whole_secret(operations: FileOperations, fd: int) -> bytes | None:
+def _read_valid_secret(operations: FileOperations, fd: int) -> bytes | None:
     content = operations.read(fd, SECRET_BYTES + 1)
-    whole = len(content) == SECRET_BYTES and any(content)  # a power cut leaves zeros
-    return content if whole else None
+    is_valid = len(content) == SECRET_BYTES and any(content)  # a power cut leaves zeros
+    return content if is_valid else None
 
 
 def _read_or_make_secret(operations: FileOperations, fd: int) -> bytes:
     if not stat.S_ISREG(operations.stat_open(fd).st_mode):
         raise OSError(errno.EIO, "the secret is not a regular file")
-    content = _whole_secret(operations, fd)
+    content = _read_valid_secret(operations, fd)
     if content is not None:
         return content
     new = secrets.token_bytes(SECRET_BYTES)

@@ -1,5 +1,4 @@
-"""The cold-io thread, which waits for disks and networks. Reads go first; writes and deletes
-keep their order."""
+"""The cold-io thread, which waits for disks. Reads go first; changes keep their order."""
 
 import logging
 import threading
@@ -20,7 +19,7 @@ from omlx_server.store.files import PINS, Files, StoredFile
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import Medium, MediumError, Name, nbytes_of
 from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
-from omlx_server.store.secret import own_name
+from omlx_server.store.secret import name_in_shared_store
 
 _log = logging.getLogger(__name__)
 _WARN_SECONDS = 60.0
@@ -48,20 +47,24 @@ class DeleteJob:
 
 @dataclass(frozen=True, slots=True)
 class ChangeJob:
-    """Call `make` on the worker's thread; it may raise MediumError. `name` is for the log."""
+    """Call `change` on the worker's thread; it may raise MediumError. `name` is for the log."""
 
     name: str
-    make: Callable[[], None]
+    change: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ContainsJob:
+    """Ask the store which of these blocks it has."""
+
     id: int
     records: tuple[Record, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SavePinsJob:
+    """Store all pins in place of the earlier ones."""
+
     pins: tuple[Pin, ...]
 
 
@@ -75,6 +78,8 @@ class TakeOverJob:
 
 @dataclass(frozen=True, slots=True)
 class HeadersJob:
+    """Read the records in the headers of these files."""
+
     names: tuple[Name, ...]
 
 
@@ -122,7 +127,7 @@ class Worker(threading.Thread):
         super().__init__(name="cold-io", daemon=True)
         self._home = home
         self._medium: Medium = remote or home
-        self._listed = remote is None
+        self._in_directory = remote is None
         self._secret = secret
         self._wake = wake
         self._jobs = threading.Condition()
@@ -132,7 +137,7 @@ class Worker(threading.Thread):
         self._results: deque[Result] = deque()
         self._busy = False
         self._stopping = False
-        self._warned = -_WARN_SECONDS
+        self._warned_at = -_WARN_SECONDS
         self.scanned = threading.Event()
 
     # -- any thread ----------------------------------------------------------------------
@@ -164,8 +169,7 @@ class Worker(threading.Thread):
         return True
 
     def stop(self, seconds: float) -> None:
-        """End the thread within `seconds`. Drops queued jobs, but not the newest pins, whose
-        client already has its answer."""
+        """End the thread within `seconds`. Drops queued jobs, but not the newest pins."""
         with self._jobs:
             self._stopping = True
             self._read_queue.clear()
@@ -190,14 +194,12 @@ class Worker(threading.Thread):
         if description is not None:  # more blocks of it will come
             self._home.write_description(description)
 
-    # -- the thread ----------------------------------------------------------------------
-
     def run(self) -> None:
         self._results.append(self._scan())
         self.scanned.set()
         self._wake()
-        while (job := self._next()) is not None:
-            self._results.append(self._done(job))
+        while (job := self._wait_for_job()) is not None:
+            self._results.append(self._do_safely(job))
             del job  # its block would stay in memory until the next one comes
             with self._jobs:
                 self._busy = False
@@ -208,8 +210,9 @@ class Worker(threading.Thread):
         except MediumError as error:
             self._warn("closing", error)
 
-    def _next(self) -> Job | None:
+    def _wait_for_job(self) -> Job | None:
         with self._jobs:
+            # Reads first: requests wait for them.
             while not (jobs := self._read_queue or self._changes or self._later):
                 if self._stopping:
                     return None
@@ -217,13 +220,13 @@ class Worker(threading.Thread):
             self._busy = True
             return jobs.popleft()
 
-    def _done(self, job: Job) -> Done | Recalled:
+    def _do_safely(self, job: Job) -> Done | Recalled:
         """Do a job. A crash is a result: a request may wait for it."""
-        done = guarded(partial(self._do, job))
-        if isinstance(done, Crash):
-            _log.error("a job of the cold tier failed", exc_info=done.error)
+        result = guarded(partial(self._do, job))
+        if isinstance(result, Crash):
+            _log.error("a job of the cold tier failed", exc_info=result.error)
             return _failed(job, "io")
-        return done
+        return result
 
     def _do(self, job: Job) -> Done | Recalled:
         begun = time.perf_counter()
@@ -234,16 +237,16 @@ class Worker(threading.Thread):
                 case ReadJob(record):
                     return self._read(record, begun)
                 case HeadersJob(names):
-                    return Done(job, records=tuple(self._records(names)))
+                    return Done(job, records=tuple(self._read_headers(names)))
                 case ContainsJob(_, records):
-                    by_name = {self._place(name_of(record)): record for record in records}
+                    by_name = {self._stored_name(name_of(record)): record for record in records}
                     stored = self._medium.contains_many(by_name)
-                    matches = (record for name, record in by_name.items() if name in stored)
+                    matches = [record for name, record in by_name.items() if name in stored]
                     return Done(job, records=tuple(matches))
                 case DeleteJob(name):
-                    self._medium.delete(self._place(name))
-                case ChangeJob(_, make):
-                    make()
+                    self._medium.delete(self._stored_name(name))
+                case ChangeJob(_, change):
+                    change()
                 case SavePinsJob(pins):
                     self._home.write_small(PINS, pins_as_bytes(pins))
                 case TakeOverJob():
@@ -254,23 +257,25 @@ class Worker(threading.Thread):
             return _failed(job, error.reason)
         return Done(job)
 
-    def _place(self, name: Name) -> Name:
-        return name if self._listed else own_name(name, self._secret)
+    def _stored_name(self, name: Name) -> Name:
+        return name if self._in_directory else name_in_shared_store(name, self._secret)
 
     def _write(self, job: WriteJob) -> Done:
-        place = self._place(name_of(job.record))
-        if not (self._listed or job.replace) and place in self._medium.contains_many([place]):
+        stored_name = self._stored_name(name_of(job.record))
+        if not (self._in_directory or job.replace) and stored_name in self._medium.contains_many(
+            [stored_name]
+        ):
             return Done(job)
         try:
             parts = encode(job.record, job.packed, self._secret)
         except ValueError as error:
             raise MediumError("format", str(error)) from error
-        self._medium.put(place, parts)
+        self._medium.put(stored_name, parts)
         return Done(job, nbytes=nbytes_of(parts))
 
     def _read(self, expected: Record, begun: float) -> Recalled:
         name = name_of(expected)
-        data = self._medium.get(self._place(name))
+        data = self._medium.get(self._stored_name(name))
         if data is None:
             return Recalled(expected, reason="gone")
         try:
@@ -279,11 +284,11 @@ class Worker(threading.Thread):
             _log.warning(
                 "a stored block is damaged (%s) and is removed: %s", error.reason, name.key
             )
-            if self._listed:  # in a shared store it may be sound for other secrets
+            if self._in_directory:  # in a shared store it may be sound for other secrets
                 with suppress(MediumError):
                     self._home.delete(name)
             return Recalled(expected, reason=error.reason)
-        if self._listed:
+        if self._in_directory:
             with suppress(MediumError):  # a disk that became read-only can still be read
                 self._home.touch(name, time.time())
         return Recalled(record, packed, "", len(data), time.perf_counter() - begun)
@@ -298,8 +303,8 @@ class Worker(threading.Thread):
         self._results.append(self._scan())
 
     def _scan(self) -> Scanned:
-        pins = self._pins()
-        if not self._listed:
+        pins = self._read_pins()
+        if not self._in_directory:
             return Scanned((), pins=pins)
         try:
             self._home.remove_leftovers()
@@ -309,11 +314,11 @@ class Worker(threading.Thread):
         blocks = sorted(files, key=lambda block: block.mtime)
         namespaces = {block.name.namespace for block in blocks}
         namespaces |= {namespace_id(pin.namespace) for pin in pins}
-        described = {id: self._home.describe(id) for id in namespaces}
-        orphans = tuple(id for id, one in described.items() if one and one.model_is_there is False)
-        return Scanned(tuple(blocks), orphans, pins)
+        pairs = [(id, self._home.describe(id)) for id in namespaces]
+        orphans = [id for id, about in pairs if about and about.model_is_there is False]
+        return Scanned(tuple(blocks), tuple(orphans), pins)
 
-    def _pins(self) -> tuple[Pin, ...]:
+    def _read_pins(self) -> tuple[Pin, ...]:
         try:
             data = self._home.read_small(PINS)
         except MediumError as error:
@@ -321,7 +326,7 @@ class Worker(threading.Thread):
             return ()
         return pins_of_bytes(data) if data else ()
 
-    def _records(self, names: tuple[Name, ...]) -> Iterator[Record]:
+    def _read_headers(self, names: tuple[Name, ...]) -> Iterator[Record]:
         for name in names:
             try:
                 record = self._home.record(name)
@@ -334,6 +339,6 @@ class Worker(threading.Thread):
     def _warn(self, what: str, error: MediumError) -> None:
         """Log at most once a minute: the log may be on the full disk."""
         now = time.monotonic()
-        if now - self._warned >= _WARN_SECONDS:
-            self._warned = now
+        if now - self._warned_at >= _WARN_SECONDS:
+            self._warned_at = now
             _log.warning("cold tier, %s: %s (%s)", what, error, error.reason)

@@ -8,7 +8,7 @@ from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import Medium, MediumError
-from omlx_server.store.secret import secret
+from omlx_server.store.secret import load_secret
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def make_cold_tier(
         lock = Lock(root)
         writable = lock.acquire()
         home = Files(root, writable=writable, min_free_bytes=cache.cold_min_free_disk)
-        key = secret(root)
+        key = load_secret(root)
     except MediumError as error:
         _log.warning("%s can't be used, blocks live in memory only: %s", root, error)
         return None

@@ -14,11 +14,11 @@ from omlx_server.compute.embed.files import read_object
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.model_files.kind import ENCODERS, ModelKind, architecture_of
 from omlx_server.core.work import Work
-from omlx_server.engine.client.encoders import EmbeddingClient, EncoderModel, Scores
+from omlx_server.engine.client.encoders import DocumentScorer, EmbeddingClient, EncoderModel
 from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
 from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
-from omlx_server.engine.scoring import judged
+from omlx_server.engine.scoring import judge_prompts
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.description import describe
 from omlx_server.models.kind import kind_in
@@ -80,9 +80,9 @@ def on_account(account: MemoryAccount, loading: Work[W], nbytes: int) -> Work[En
     with ExitStack() as undo:
         share = account.share(nbytes)
         undo.callback(share.leave)
-        yield from account.settling()
+        yield from account.waiting_for_jobs()
         model = yield from loading
-        share.weigh(model.weight_bytes)
+        share.set_weights(model.weight_bytes)
         undo.pop_all()
     return EncoderModel(model, share)
 
@@ -108,7 +108,7 @@ async def serve_cross_encoder(
     def score(encoder: EncoderModel[CrossEncoder], inputs: Sequence[TokenizedText]) -> BatchWork:
         return encoder.model.score(inputs, room=encoder.room)
 
-    scores = Scores(client, score, most)
+    scores = DocumentScorer(client, score, most)
     return ServedReranker(located.names, client, encoder, scores)
 
 
@@ -120,9 +120,9 @@ def judge(located: Located, client: GeneratorClient, tokenizer: Tokenizer) -> Se
 
     def score(instance: ModelInstance, inputs: Sequence[TokenizedText]) -> BatchWork:
         prompts = [one.ids for one in inputs]
-        return judged(instance, prompts, yes=prompt.yes, no=prompt.no)
+        return judge_prompts(instance, prompts, yes=prompt.yes, no=prompt.no)
 
-    scores = Scores(client, score, most)
+    scores = DocumentScorer(client, score, most)
     return ServedReranker(located.names, None, prompt, scores)
 
 

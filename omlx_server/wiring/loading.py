@@ -186,7 +186,7 @@ class Loading:
         places = self.known.adapter_places(source)
         if places is not None and places.default:
             find = self.known.adapter_registry.find
-            async with client.adapting(await asyncio.to_thread(find, places, None)):
+            async with client.keeping_adapter(await asyncio.to_thread(find, places, None)):
                 pass
 
     def _warm(self, served: ServedModel) -> None:

@@ -42,7 +42,7 @@ from omlx_server.engine.pin_board import PinBoard
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
 from omlx_server.store.cold import ColdTier
-from omlx_server.store.mediums.breaker import Guarded
+from omlx_server.store.mediums.breaker import GuardedMedium
 from omlx_server.store.mediums.medium import Medium
 from omlx_server.store.mediums.remote import open_remote
 from omlx_server.wiring.chunks import choosing, default_chunks
@@ -140,14 +140,14 @@ class InstanceFactory:
         with ExitStack() as undo:
             share = self.account.share(nbytes)
             undo.callback(share.leave)
-            yield from self.account.settling()
+            yield from self.account.waiting_for_jobs()
             if self.cluster is not None and self._is_parted(self.cluster, located):
                 if drafter is not None:
                     _log.warning("what several machines compute has no draft model")
                 loaded = yield from self._part(self.cluster, located, known_as)
             else:
                 loaded = yield from self._whole(located, known_as, drafter)
-            share.weigh(loaded.weight_bytes)
+            share.set_weights(loaded.weight_bytes)
             instance = yield from self.around(loaded, located, share)
             yield from instance.runner.warming()
             undo.pop_all()
@@ -210,7 +210,7 @@ class InstanceFactory:
         settings, shares = self.settings, self.shares  # they may have changed during the probes
         bounds = limits(settings, located.names, chunks)
         watch = make_watch(share, planner, queue=shares.queue)
-        share.settle(
+        share.set_weights_and_budget(
             loaded.weight_bytes,
             partial(cache_budget, shares, planner, limits=bounds, settings=settings),
         )
@@ -348,4 +348,4 @@ def _remote(settings: Settings) -> Medium | None:
     if not url or not cache.has_cold:
         return None
     medium = open_remote(url, timeout=_REMOTE_SECONDS, ttl_days=cache.cold_ttl_days)
-    return Guarded(medium, _REMOTE_SECONDS)
+    return GuardedMedium(medium, _REMOTE_SECONDS)

@@ -85,7 +85,7 @@ async def _make_way(pool: ModelPool[Served], key: str) -> bool:
     """Unload idle adapters, or else a model for the one with this `key`. Raises as
     `ModelPool.make_way`."""
     clients = [model.engine for model in pool.loaded() if isinstance(model, ServedModel)]
-    freed = [await client.let_idle_adapters_go() for client in clients]
+    freed = [await client.unload_idle_adapters() for client in clients]
     return any(freed) or await pool.make_way(key)
 
 

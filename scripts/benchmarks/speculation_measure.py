@@ -96,18 +96,18 @@ class SpeculationBench:
     ) -> tuple[float, Answers]:
         """Tokens per second from when all answers have begun, and the answers by stream."""
         instance, answers, self._runs = self._instance, Answers(), self._runs + 1
-        instance.change(replace(self._limits, speculation=mode), write_through=False)
+        instance.change_limits(replace(self._limits, speculation=mode), write_through=False)
         loop = StepLoop(instance, lambda events: _note(events, answers))
         for stream in range(task.streams):
             loop.admit(self._request(task, stream))
         running = instance.scheduler.queues.running
         while len(running) < task.streams:
-            loop.turn(alone=True)
+            loop.turn(is_only_model=True)
         for row in running.values() if foretold else ():
             row.lookup = Foretold(len(task.tokens), foretold or ())
         before, begun = _count(answers), time.perf_counter()
         while loop.has_work:
-            loop.turn(alone=True)
+            loop.turn(is_only_model=True)
         return (_count(answers) - before) / (time.perf_counter() - begun), answers
 
     def _request(self, task: Task, stream: int) -> Request:

@@ -224,7 +224,7 @@ def _instance(
     hot: dict[PayloadId, Payload] = {}
     budget = HotBudget(work.room, work.room // 4)
     share = account.share(weights)
-    share.settle(weights, lambda weights: budget)
+    share.set_weights_and_budget(weights, lambda weights: budget)
     instance = JudgedInstance(
         ModelRunner(loaded, codec, hot.__getitem__),
         SchedulerLimits(prefill_chunk_tokens=work.chunk, max_batched_tokens=4 * work.chunk),
@@ -320,7 +320,7 @@ class _Clients(ABC):
         audit = Audit(instance.watch.share.account)
         outcome.reliefs.update(dict(audit.report([instance.watch.guard]).reliefs))
         instance.runner.runs.tidy(wholly=True)
-        outcome.left = instance.account().live
+        outcome.left = instance.ledger().live
         audit.check(now())
         outcome.drift = max(outcome.drift, audit.drift, key=abs)
         model = instance.runner.loaded.model

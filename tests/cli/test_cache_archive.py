@@ -36,7 +36,7 @@ from omlx_server.store.description import NamespaceDescription
 from omlx_server.store.files import PINS, Files
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.pin_file import pins_as_bytes
-from omlx_server.store.secret import secret
+from omlx_server.store.secret import load_secret
 from omlx_server.text.dialect import dialect_of
 from omlx_server.text.prompt import PromptRenderer
 from omlx_server.text.templates.template import ChatTemplate
@@ -110,7 +110,7 @@ class Store:
         names = []
         for record, held in blocks:
             name = Name.of(namespace_id(record.namespace), record.key)
-            self.files.put(name, encode(record, held, secret(self.root)))
+            self.files.put(name, encode(record, held, load_secret(self.root)))
             self._now += 1
             self.files.touch(name, self._now)
             names.append(name)
@@ -122,7 +122,7 @@ class Store:
         for block in self.files.scan(namespace_id(space)):
             data = self.files.get(block.name)
             assert data is not None
-            found[block.name] = decode(data, secret(self.root), block.name)
+            found[block.name] = decode(data, load_secret(self.root), block.name)
         return found
 
     def names(self) -> set[Name]:

@@ -29,7 +29,10 @@ SECRET = b"the secret of this test"
 def lead(meeting: int, addresses: list[list[str]]) -> None:
     ranks: ConnectedRanks
     listener = socket.create_server(("127.0.0.1", meeting))
-    links = [authenticated(listener.accept()[0], SECRET, lost, first=True) for _ in addresses[1:]]
+    links = [
+        authenticated(listener.accept()[0], SECRET, lost, challenges_first=True)
+        for _ in addresses[1:]
+    ]
 
     def tell(message: object) -> None:
         for link in links:

@@ -21,8 +21,8 @@ class HangingRank:
 
     def __init__(self, port: int) -> None:
         self.link: Link = wait_for(lambda: _connected(port))
-        self.link.say(Hello(1, versions(), "here"))
-        self._ips = self.link.hear().ips
+        self.link.send_now(Hello(1, versions(), "here"))
+        self._ips = self.link.receive().ips
         self.hangs = False
         self.link.start(self._take)
         self._say_ready()

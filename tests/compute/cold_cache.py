@@ -122,7 +122,7 @@ def instance(
     try:
         yield drive
     finally:
-        finish(drive.instance.tiers.closing(29))
+        finish(drive.instance.tiers.write_before_close(29))
         cold.close(1)
 
 

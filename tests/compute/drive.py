@@ -97,7 +97,7 @@ class Drive:
             self.pipeline.take_ahead()
         step = self.instance.scheduler.schedule(self._now)
         self._note(step or Step())
-        self.pipeline.run(step, alone=True)
+        self.pipeline.run(step, is_only_model=True)
         if step is None and self.cold is not None and self.cold.reads.waiting:
             time.sleep(0.0002)  # the engine waits for a wake
 

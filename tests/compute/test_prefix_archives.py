@@ -14,7 +14,7 @@ from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.engine.client import archives
-from omlx_server.engine.client.archives import packed_blocks
+from omlx_server.engine.client.archives import pack_blocks
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.store.archives.archive import ArchiveOrigin
 from tests.compute.cold_cache import instance, kept, layout
@@ -64,22 +64,22 @@ def held_of(
     handle = cache.enter(tuple(prefix), salt, ())
     while handle.reading:
         drive.instance.tiers.recall()
-    found = packed_blocks(drive.instance, handle)
+    found = pack_blocks(drive.instance, handle)
     cache.leave(handle)
     return found
 
 
 def export(drive: Drive, prefix: Sequence[int], salt: bytes = b"") -> bytes:
     about = ArchiveOrigin(NAME, "a model", SIZE, 1_700_000_000)
-    parts = archives._parts(about, held_of(drive, prefix, salt))
+    parts = archives._make_archive(about, held_of(drive, prefix, salt))
     return b"".join(parts)
 
 
 def take_in(instance: ModelInstance, data: bytes, salt: bytes = b"") -> int:
     """How many blocks and states of an archive are new."""
-    about, found = archives._read(data)
+    about, found = archives._read_archive(data)
     root, space = instance.cache.root(salt), instance.cache.namespace
-    return archives._adopt_all(instance, blocks=archives._rerooted(found, about.root, root, space))
+    return archives._adopt_blocks(instance, blocks=archives._reroot(found, about.root, root, space))
 
 
 def reserved(held: Sequence[tuple[Record, PackedArrays]], *, checkpointed: bool) -> int:

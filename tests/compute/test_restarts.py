@@ -88,6 +88,6 @@ def test_what_comes_back_takes_the_memory_that_the_account_says(
         for number, prompt in enumerate(told):
             again.answer(str(number), prompt, 1)
         assert again.admitted["1"].cached == LONG - BEFORE_THE_LAST
-        account = again.instance.account()
+        account = again.instance.ledger()
         held = account.live + account.blocks + account.checkpoints
         assert active() - before < held + SMALL

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("either_order")
 
 
 def check_account(drive: Drive) -> None:
-    account, index = drive.instance.account(), drive.instance.cache.index
+    account, index = drive.instance.ledger(), drive.instance.cache.index
     assert account.live + account.blocks == drive.runner.live_bytes
     assert account.live >= index.in_use
     assert account.blocks >= sum(block.size.nbytes for block in index.blocks() if not block.users)
@@ -57,11 +57,11 @@ def test_what_runs_hold_beyond_blocks_is_theirs_at_rest(monkeypatch: pytest.Monk
     drive = Drive(tiny("llama"), LIMITS, SIZE, codec=Referring)
     drive.add("rows", tokens("rows", 65), sampling(9))
     drive.finish()
-    before = drive.instance.account()
+    before = drive.instance.ledger()
     held = drive.runner.runs.block_bytes + 500
     monkeypatch.setattr(Runs, "idle_bytes", held)
-    after = drive.instance.account()
+    after = drive.instance.ledger()
     assert (after.live, after.blocks) == (0, before.blocks + 500)
     drive.add("next", tokens("next", 65), sampling(9))
     drive.step()
-    assert drive.instance.account().live > 500
+    assert drive.instance.ledger().live > 500

@@ -286,7 +286,7 @@ class Device:
 def nobody_beside() -> MemoryShare:
     """The neighbours of a model that has all memory to itself."""
     share = MemoryAccount(0).share(0)
-    share.weigh(0)
+    share.set_weights(0)
     return share
 
 

@@ -43,7 +43,7 @@ class Alone(GeneratorClient):
 
     @property
     def open_requests(self) -> int:
-        return len(self.whole._streams)
+        return len(self.whole._mailboxes)
 
     async def _come(self) -> None:
         try:

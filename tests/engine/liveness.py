@@ -33,7 +33,7 @@ from omlx_server.engine.messages import (
     EngineCall,
     Failed,
     Outbound,
-    Start,
+    StartJob,
     Submit,
     Wake,
 )
@@ -65,14 +65,14 @@ class _Watch(MemoryWatch):
 
     def begin(self, held: Ledger, features: int = 0) -> None:
         account = self.share.account
-        self.share.begin()
+        self.share.note_others()
         self.guard.limit = account.limit
         self.guard.begin(replace(held, limit=account.limit, weights=account.weights))
 
     def begin_step(self) -> None:
         return
 
-    def step_done(self, step: StepShape, now: float) -> None:
+    def note_step(self, step: StepShape, now: float) -> None:
         return
 
 
@@ -128,7 +128,7 @@ class World:
         hot: dict[PayloadId, Any] = {}
         runner = PretendRunner(plan.limits, layout or KV, hot.__getitem__)
         share = self.account.share(0)
-        share.settle(0, lambda weights: plan.hot)
+        share.set_weights_and_budget(0, lambda weights: plan.hot)
         planner = PretendPlanner()
         watch = None
         if plan.memory is not None:
@@ -220,11 +220,11 @@ class World:
     def _turn_engine(self) -> None:
         """As `Engine._turn`, which also waits for messages on a clock of its own."""
         engine = self.engine
-        engine._take_in(wait=False)
+        engine._take_messages(wait=False)
         before, jobs = [runner.worked for runner in self.runners], bool(engine._jobs)
         could = [could_go_on(step_loop) for step_loop in self.step_loops]
         engine._turn_instances()
-        engine._look_after()
+        engine._look_after_models()
         self.account.trim()
         for number, step_loop in enumerate(self.step_loops):
             # One has the device at a time.
@@ -269,7 +269,7 @@ class World:
                 if guilty and self.sent:
                     self.runners[model].guilty.add(self.sent[-1][0].id)
             case worlds.Work(nbytes, turns):
-                inbox.put(Start(0, lambda _: self._job(nbytes, turns), b"", Future()))
+                inbox.put(StartJob(0, lambda _: self._job(nbytes, turns), b"", Future()))
             case worlds.Reset(model, cold):
                 instance = self.step_loops[model].instance
                 inbox.put(
@@ -295,7 +295,7 @@ class World:
         if self.plan.memory is not None:
             self.account.limit = act.memory
         for step_loop in self.step_loops:
-            step_loop.instance.change(limits, write_through=self.plan.write_through)
+            step_loop.instance.change_limits(limits, write_through=self.plan.write_through)
 
     def _job(self, nbytes: int, turns: int) -> Work[None]:
         room = JobRoom(self.account.shares[0])

@@ -52,7 +52,7 @@ class Place:
     async def quiet(self, keys: str) -> None:
         """Nothing is under way any more: nobody has a lease, nothing is lost."""
         entries = [e for e in map(self.pool.entry, keys) if e is not None]
-        await until(lambda: not any(e.coming or e.going or e.waiters for e in entries))
+        await until(lambda: not any(e.load_task or e.unload_task or e.waiters for e in entries))
         async with asyncio.timeout(5), self.pool._turn:
             pass
         assert self.shop.wrong == []

@@ -79,7 +79,7 @@ def said(adapter: Adapter | None, count: int = COUNT) -> list[int]:
 
 
 async def hold(client: GeneratorClient, adapter: Adapter) -> None:
-    async with client.adapting(adapter):
+    async with client.keeping_adapter(adapter):
         pass
 
 

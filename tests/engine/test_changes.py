@@ -70,7 +70,7 @@ def test_fewer_rows_and_then_more() -> None:
     for name, tokens in prompts.items():
         drive.add(name, tokens, sampling(12), n=4 if name == "r5" else 1)
     run_until(drive, lambda: drive.instance.scheduler.load.running == 4)
-    drive.instance.change(replace(LIMITS, max_batch_size=2), write_through=False)
+    drive.instance.change_limits(replace(LIMITS, max_batch_size=2), write_through=False)
     most = []
     while drive.instance.scheduler.load.waiting:
         drive.step()
@@ -80,7 +80,7 @@ def test_fewer_rows_and_then_more() -> None:
     assert drive.instance.scheduler.load.prefilling + most[-1] <= 4
     check(drive, prompts)
     assert sum(len(drive.answers[f"r5/{choice}"]) for choice in range(4)) == 4 * 12
-    drive.instance.change(replace(LIMITS, max_batch_size=6), write_through=False)
+    drive.instance.change_limits(replace(LIMITS, max_batch_size=6), write_through=False)
     more = {f"m{n}": prompt(n) for n in range(6)}
     for name, tokens in more.items():
         drive.add(name, tokens, sampling(12))
@@ -93,7 +93,7 @@ def test_a_shorter_queue_keeps_who_is_in_it() -> None:
     prompts = {f"r{n}": prompt(n) for n in range(8)}
     for name, tokens in prompts.items():
         drive.add(name, tokens, sampling(4))
-    drive.instance.change(replace(LIMITS, max_queue=2), write_through=False)
+    drive.instance.change_limits(replace(LIMITS, max_queue=2), write_through=False)
     late = Request(RequestId("late"), tuple(prompt("late")), sampling(4))
     assert drive.instance.scheduler.add(late) is not None
     check(drive, prompts)
@@ -103,7 +103,9 @@ def test_a_shorter_queue_keeps_who_is_in_it() -> None:
 def test_chunks_keep_their_size() -> None:
     """Else warm and cold runs would not agree."""
     with pytest.raises(ValueError, match="chunks"):
-        drive_with().instance.change(replace(LIMITS, prefill_chunk_tokens=32), write_through=False)
+        drive_with().instance.change_limits(
+            replace(LIMITS, prefill_chunk_tokens=32), write_through=False
+        )
 
 
 def test_a_smaller_hot_tier_lets_go_at_once() -> None:
@@ -200,7 +202,7 @@ def test_whatever_changes_when_all_answers_are_those_of_the_naive_loop(
         if rng.random() < 0.1:
             rows, share = rng.randrange(1, 6), rng.choice([0, 0.2, 0.5])
             limits = replace(LIMITS, max_batch_size=rows, decode_share=share)
-            drive.instance.change(limits, write_through=rng.random() < 0.5)
+            drive.instance.change_limits(limits, write_through=rng.random() < 0.5)
         if rng.random() < 0.1:
             room = rng.choice([0, 20_000, 1 << 30])
             drive.instance.cache.budget = HotBudget(room, room)

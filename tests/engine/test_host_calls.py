@@ -62,7 +62,7 @@ def turned() -> Iterator[tuple[StepLoop, Callable[[int], None], list[Outbound]]]
     def turn(count: int) -> None:
         for _ in range(count):
             clock.now += TURN_SECONDS
-            loop.turn(alone=True)
+            loop.turn(is_only_model=True)
 
     for stream in range(STREAMS):
         sampling = SamplingParams(max_tokens=400, temperature=0)

@@ -191,7 +191,7 @@ def test_features_stay_until_the_request_for_them_is_queued(directory: Path) -> 
         async with house_of(directory, memory={"limit": 8 * MB}) as (_, client):
             shown = [picture(KIND, number, (1, 12, 12)) for number in range(16)]
             told = Told(KIND).then([1], *shown, [8, 9])
-            async with client.expecting(told.images):
+            async with client.keeping_images(told.images):
                 assert await see(client, told) == 16
                 assert await client.ask(features) > 8 * MB // 32
                 generation = await client.submit(request("a", told))
@@ -208,12 +208,12 @@ def test_who_expects_features_hinders_nobody(directory: Path) -> None:
             for number in range(8):
                 await ask(client, f"{number}", Told(KIND).then(words(number, 400)))
             told = story()
-            async with client.expecting(told.images):
+            async with client.keeping_images(told.images):
                 await see(client, told)
                 most = await house.engine.call(lambda: house.account.largest_job())
                 async with asyncio.timeout(30), client.setting_aside(most):
                     assert await client.ask(features) == 0
-            task = asyncio.create_task(client.expecting(told.images).__aenter__())
+            task = asyncio.create_task(client.keeping_images(told.images).__aenter__())
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -398,14 +398,14 @@ def test_an_image_goes_behind_a_text_that_waits_for_memory(directory: Path) -> N
             told = Told(KIND).then(words(1, 2000))
             async with client.setting_aside(most * 9 // 10):
                 asked = asyncio.create_task(ask(client, "a", told))
-                await until(lambda: house.account.is_awaited)
+                await until(lambda: house.account.has_waiting_requests)
                 small = client.setting_aside(5000)
                 coming = asyncio.create_task(small.__aenter__())
                 await until(lambda: len(house.account.waiting) == 1)
             assert len(await asked) == COUNT
             await coming
             await small.__aexit__(None, None, None)
-            assert not house.account.is_awaited
+            assert not house.account.has_waiting_requests
 
     play(scene())
 
@@ -441,7 +441,7 @@ def test_who_waits_for_the_memory_of_images_is_not_given_up(
             told = Told(KIND).then(words(1, 2000))
             async with client.setting_aside(most):
                 asked = asyncio.create_task(ask(client, "a", told))
-                await until(lambda: house.account.is_awaited)
+                await until(lambda: house.account.has_waiting_requests)
                 await asyncio.sleep(3)  # the engine looks each second
                 assert house.engine.counted[KIND].stalls == Stalls()
             assert len(await asked) == COUNT

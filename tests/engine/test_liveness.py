@@ -85,7 +85,7 @@ def keeps_a_lease(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_for_reads_without_end(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ReadQueue, "give_up_the_late", lambda self: None)
+    patch.setattr(ReadQueue, "give_up_late", lambda self: None)
 
 
 def forgets_who_asked(patch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def overlapping(spans: list[Span], during: Span) -> int:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     noted = Log()
-    done, read = ModelInstance.chunks_done, ModelInstance.take_tokens
+    done, read = ModelInstance.note_chunks_done, ModelInstance.take_tokens
     last = now()
 
     def noted_chunks(instance: ModelInstance, launched: ChunksLaunched, seconds: float) -> None:
@@ -121,7 +121,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
             noted.tokens.setdefault(event.request_id, []).append(last)
         return events
 
-    monkeypatch.setattr(ModelInstance, "chunks_done", noted_chunks)
+    monkeypatch.setattr(ModelInstance, "note_chunks_done", noted_chunks)
     monkeypatch.setattr(ModelInstance, "take_tokens", noted_read)
     return noted
 

@@ -161,7 +161,7 @@ def watched_instance(
         planner = FlatPlanner(shape_of(loaded), STEP)
         account.limit = weights + room
         share = account.share(weights)
-        share.settle(weights, lambda weights: BUDGET)
+        share.set_weights_and_budget(weights, lambda weights: BUDGET)
         return make_instance(loaded, limits, watch=make_watch(share, planner))
 
     return load

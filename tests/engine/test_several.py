@@ -402,7 +402,7 @@ def test_an_unload_that_goes_wrong_leaves_nothing_behind(
     async def scene() -> None:
         async with several(directory) as house:
             stays, goes = await house.load("llama"), await house.load("qwen3")
-            monkeypatch.setattr(Tiers, "closing", broken)
+            monkeypatch.setattr(Tiers, "write_before_close", broken)
             with pytest.raises(ZeroDivisionError):
                 await goes.unload()
             monkeypatch.undo()

@@ -255,7 +255,7 @@ def test_who_waits_for_the_memory_of_a_job_waits_as_long_as_it_works(
     def load() -> ModelInstance:
         loaded = load_tiny("llama")
         share = account.share(loaded.weight_bytes)
-        share.weigh(loaded.weight_bytes)
+        share.set_weights(loaded.weight_bytes)
         account.limit = loaded.weight_bytes + (1 << 24)
         return make_instance(
             loaded, watch=make_watch(share, FlatPlanner(shape_of(loaded), 1 << 16))
@@ -303,6 +303,6 @@ def test_the_account_of_a_restarted_model_is_empty_afterwards(
             assert seen[-1].finish is not None
             await until(lambda: stalls(engine) == Stalls(restarted=1))
             assert await engine.ask(lambda instance: instance.runner.idle)
-            assert await engine.ask(lambda instance: instance.account().live) == 0
+            assert await engine.ask(lambda instance: instance.ledger().live) == 0
 
     asyncio.run(run())

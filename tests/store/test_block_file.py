@@ -311,7 +311,7 @@ def test_data_of_another_length_than_the_header_says_are_refused(length: int) ->
 
 
 def test_a_hostile_header_is_refused_at_once() -> None:
-    front = block_file._FRONT.decode() + "0" * 64 + '",'
+    front = block_file._BEGINNING.decode() + "0" * 64 + '",'
     fillers = ["[" * 500_000, '"x":[' + "[]," * 300_000, '"x":' + "9" * 900_000]
     for filler in fillers:
         before = time.process_time()
@@ -330,7 +330,7 @@ def test_random_changes_to_a_header_are_refused_or_say_the_same() -> None:
     for _ in range(3000):
         text = bytearray(data[8 : 8 + length])
         for _ in range(rng.randrange(1, 4)):
-            at = rng.randrange(len(block_file._FRONT) + 64, length)
+            at = rng.randrange(len(block_file._BEGINNING) + 64, length)
             text[at : at + rng.randrange(2)] = rng.choice([b"0", b",", b'"', b"[", b"-", b"\xff"])
         try:
             record, packed = decode(signed(bytes(text), data[8 + length :]), SECRET, None)

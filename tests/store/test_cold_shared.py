@@ -8,7 +8,7 @@ import pytest
 from omlx_server.core.blocks.record import Recalled, Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
-from omlx_server.store.secret import own_name
+from omlx_server.store.secret import name_in_shared_store
 from tests.store.cold_tier import (
     DATA,
     SECRET,
@@ -202,10 +202,10 @@ def test_a_cleared_model_goes_from_the_store_as_far_as_it_is_known(tmp_path: Pat
 def test_names_of_two_secrets_in_one_store_do_not_meet() -> None:
     """Nor do they tell the model; those of tomorrow are those of today."""
     names = [name(1), name(1, namespace=2)]
-    own = [own_name(one, secret) for secret in (SECRET, OTHER_SECRET) for one in names]
+    own = [name_in_shared_store(one, secret) for secret in (SECRET, OTHER_SECRET) for one in names]
     assert len({one.namespace for one in (*own, *names)}) == 6
     assert {one.key for one in own} == {name(1).key}
-    assert own[:2] == [own_name(one, SECRET) for one in names]
+    assert own[:2] == [name_in_shared_store(one, SECRET) for one in names]
     assert own[0].namespace == "aa46652161fd4e8a"
 
 

@@ -21,7 +21,7 @@ from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.operations import FileOperations
-from omlx_server.store.secret import secret
+from omlx_server.store.secret import load_secret
 from tests.store.clock import Clock
 from tests.store.cold_tier import (
     DAY,
@@ -200,7 +200,7 @@ def test_pins_made_while_another_one_wrote_are_saved_in_the_end(tmp_path: Path) 
 
 def as_built(root: Path) -> tuple[Files, bytes]:
     """As a server makes it at its start."""
-    key, files = secret(root), Files(root)
+    key, files = load_secret(root), Files(root)
     files.remember_secret(key)
     return files, key
 

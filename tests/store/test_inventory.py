@@ -9,7 +9,7 @@ from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.pins import Pin, Pins
 from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.store.files import StoredFile
-from omlx_server.store.inventory import Inventory, StoredPrefix, room_for, stored_prefix
+from omlx_server.store.inventory import Inventory, StoredPrefix, evictions_for, find_stored_prefix
 from omlx_server.store.mediums.medium import Name
 
 SPACE = "model|kv|3"
@@ -82,7 +82,7 @@ def test_the_longest_usable_prefix_is_found(
         return key in usable
 
     tokens = tuple(prompt)
-    found = stored_prefix(ROOT, tokens, SIZE, is_usable)
+    found = find_stored_prefix(ROOT, tokens, SIZE, is_usable)
     assert found == plain_search(records, tokens, usable)
     assert set(found.keys) <= asked
     for record in records:
@@ -119,7 +119,7 @@ def test_room_is_made_by_what_is_needed_least(
     models = [namespace_id(SPACE)] if gone else []
     stock = Inventory(list(there), list(there.values()), models, pins)
     budget = 10 * len(incoming) + spare
-    names = room_for([(record, 10) for record in incoming], stock, budget)
+    names = evictions_for([(record, 10) for record in incoming], stock, budget)
     old = {found.name: record for found, record in there.items()}
     if names is None:
         assert pinned, "only pins can be in the way of what fits by itself"
@@ -152,5 +152,5 @@ def chain(tokens: tuple[int, ...]) -> list[tuple[Record, int]]:
 def test_of_two_short_ends_the_longer_one_is_taken() -> None:
     ends = [Record(SPACE, ROOT, 0, tokens) for tokens in ((1,), (1, 0), (1, 1))]
     keys = {record.key for record in ends}
-    found = stored_prefix(ROOT, (1, 0, 0), SIZE, lambda key: key in keys)
+    found = find_stored_prefix(ROOT, (1, 0, 0), SIZE, lambda key: key in keys)
     assert found == StoredPrefix((ends[1].key,), None, 2)

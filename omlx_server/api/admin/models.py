@@ -62,7 +62,7 @@ async def load(request: Request) -> Response:
     shape = _describe_model(models, listing)
     if entry is not None and isinstance(entry.model, ServedModel):
         engine = entry.model.engine
-        async with engine.adapting(adapter):
+        async with engine.keeping_adapter(adapter):
             shape["adapters"] = list(await engine.ask(lambda instance: instance.adapters.names))
     return JsonResponse(shape)
 

@@ -9,7 +9,7 @@ from omlx_server.core.adapters import Adapter
 from omlx_server.core.prefix_cache.report import Dropped
 from omlx_server.core.request import RequestDefaults
 from omlx_server.engine.client.archives import PrefixArchives
-from omlx_server.engine.client.encoders import EmbeddingClient, Scores
+from omlx_server.engine.client.encoders import DocumentScorer, EmbeddingClient
 from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
 from omlx_server.errors import BadRequest
 from omlx_server.text.dialect import Dialect
@@ -55,7 +55,7 @@ class ServedReranker:
     names: tuple[str, ...]
     client: ModelClient[Any] | None
     encoder: InputEncoder | YesNoPrompt
-    scores: Scores[Any]
+    scores: DocumentScorer[Any]
 
 
 @dataclass(frozen=True, slots=True)

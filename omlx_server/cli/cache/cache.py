@@ -27,7 +27,7 @@ from omlx_server.store.inventory import (
     ColdDirectory,
     InUse,
     Inventory,
-    least_needed,
+    blocks_to_evict,
 )
 from omlx_server.store.mediums.medium import MediumError
 
@@ -227,7 +227,7 @@ def _names(uses: list[NamespaceUse]) -> str:
 def _trim(cold: ColdDirectory, files: Files, target: int) -> list[StoredFile]:
     stock = take_stock(cold)
     by_name = {block.name: block for block in stock.blocks}
-    removed = [by_name[name] for name in least_needed(stock, target)]
+    removed = [by_name[name] for name in blocks_to_evict(stock, target)]
     for block in removed:
         files.delete(block.name)
     return removed
@@ -236,7 +236,7 @@ def _trim(cold: ColdDirectory, files: Files, target: int) -> list[StoredFile]:
 def take_stock(cold: ColdDirectory) -> Inventory:
     blocks, records = cold.blocks(), []
     with open_display() as display:
-        for done, record in enumerate(cold.heads(blocks), start=1):
+        for done, record in enumerate(cold.records(blocks), start=1):
             records.append(record)
             display.update("reading what blocks hold", done, len(blocks))
     gone_models = [use.id for use in cold.uses() if use.model_is_there is False]

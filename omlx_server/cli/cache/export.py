@@ -21,7 +21,7 @@ from omlx_server.settings import CacheSettings
 from omlx_server.settings.whole_file import replacing
 from omlx_server.store.archives.archive import ArchiveMember, ArchiveOrigin, write_archive
 from omlx_server.store.description import NamespaceDescription, NamespaceUse
-from omlx_server.store.inventory import ColdDirectory, StoredPrefix, stored_prefix
+from omlx_server.store.inventory import ColdDirectory, StoredPrefix, find_stored_prefix
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.mediums.operations import FILE_MODE
 
@@ -130,7 +130,7 @@ def _find(
         return True
 
     start = root_key(about.namespace, b"")
-    prefix = stored_prefix(start, tokens, about.block_size, is_usable)
+    prefix = find_stored_prefix(start, tokens, about.block_size, is_usable)
     return _PromptBlocks(total, prefix, [usable[key] for key in prefix.keys])
 
 

@@ -21,9 +21,9 @@ from omlx_server.store.archives.tar import BadArchive
 from omlx_server.store.block_file import encode
 from omlx_server.store.description import NamespaceDescription, NamespaceUse
 from omlx_server.store.files import Files, StoredFile
-from omlx_server.store.inventory import ColdDirectory, room_for
+from omlx_server.store.inventory import ColdDirectory, evictions_for
 from omlx_server.store.mediums.medium import Name
-from omlx_server.store.secret import secret
+from omlx_server.store.secret import load_secret
 
 _INSTEAD = "stop it, or let it do that itself: POST /v1/cache/import"
 
@@ -142,7 +142,7 @@ def _make_room(
     new_bytes = sum(nbytes for record, nbytes in blocks if _name(record) not in stored)
     removed: list[StoredFile] = []
     if sum(block.nbytes for block in stored.values()) + new_bytes > cache.cold_cache_max_bytes:
-        names = room_for(blocks, take_stock(cold), cache.cold_cache_max_bytes)
+        names = evictions_for(blocks, take_stock(cold), cache.cold_cache_max_bytes)
         if names is None:
             raise OmlxError(f"there is no room in {cold.root}: what is pinned there stays")
         removed = [stored[name] for name in names]
@@ -162,7 +162,7 @@ def _keep(
     cold: ColdDirectory, files: Files, about: ArchiveOrigin, archive: str, source: BinaryIO
 ) -> int:
     added = 0
-    key = secret(cold.root)
+    key = load_secret(cold.root)
     files.write_description(
         NamespaceDescription(about.namespace, about.model, "", about.block_size, time.time())
     )

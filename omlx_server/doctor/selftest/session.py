@@ -95,10 +95,10 @@ class Session:
             instance.recall()
 
     def _turn(self) -> None:
-        self._loop.turn(alone=True)
+        self._loop.turn(is_only_model=True)
         if self._loop.is_at_rest and self._loop.has_work:  # a prompt waits for the cold tier
             time.sleep(_REST_SECONDS)
-            self._loop.look()
+            self._loop.ask_for_turn()
         if time.monotonic() - self._heard > _PATIENCE_SECONDS:
             raise OmlxError(
                 f"the model has computed nothing for {_PATIENCE_SECONDS:.0f} seconds",

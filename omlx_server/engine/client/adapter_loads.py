@@ -12,24 +12,25 @@ A = TypeVar("A")
 
 # Longest wait of a request for a place for its adapter.
 _PATIENCE_SECONDS = 30.0
-_LOOK_SECONDS = 0.05
+_RETRY_SECONDS = 0.05
 
 
 class AdapterLoads:
-    """Loads, one at a time. `load` returns False if there is no place now."""
+    """Loads adapters one at a time. `load` returns False if there is no place now."""
 
     def __init__(self, load: Callable[[Adapter], Awaitable[bool]]) -> None:
         self._load = load
         self._tasks: dict[Adapter, asyncio.Task[None]] = {}
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()  # held while an adapter is loaded
 
     async def wait_for(self, adapter: Adapter) -> None:
-        """Wait until an adapter is loaded. Raises what `load` raises, and Unavailable after 30
-        seconds without a place, or when the model is unloaded."""
+        """Wait until an adapter is loaded. Raises Unavailable, and as `load`."""
         task = self._tasks.get(adapter)
         if task is None:
-            task = self._tasks[adapter] = asyncio.create_task(self._loading(adapter))
-            task.add_done_callback(lambda done: self._done(adapter, done))
+            task = self._tasks[adapter] = asyncio.create_task(
+                self._load_when_there_is_room(adapter)
+            )
+            task.add_done_callback(lambda ended: self._forget_task(adapter, ended))
         await asyncio.wait([task])
         if task.cancelled():
             raise Unavailable("the model was unloaded")
@@ -37,32 +38,32 @@ class AdapterLoads:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a load or an `alone` is under way."""
-        return self._turn.locked()
+        """Whether a load or `run_between_loads` is under way."""
+        return self._lock.locked()
 
-    async def alone(self, work: Awaitable[A]) -> A:
+    async def run_between_loads(self, work: Awaitable[A]) -> A:
         """Do work while no adapter is loaded, and return its result."""
-        async with self._turn:
+        async with self._lock:
             return await work
 
-    def end(self) -> None:
+    def cancel_all(self) -> None:
         for task in self._tasks.values():
             task.cancel()
 
-    async def _loading(self, adapter: Adapter) -> None:
-        until = time.monotonic() + _PATIENCE_SECONDS
-        async with self._turn:
+    async def _load_when_there_is_room(self, adapter: Adapter) -> None:
+        give_up_at = time.monotonic() + _PATIENCE_SECONDS
+        async with self._lock:
             while not await self._load(adapter):
-                if time.monotonic() > until:
+                if time.monotonic() > give_up_at:
                     raise Unavailable(
                         "there was no place for the adapter: those in memory are in use, or "
                         "requests under way need the memory. What helps: a higher "
                         "adapters.max_loaded or adapters.max_bytes",
                         retry_after=1,
                     )
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
 
-    def _done(self, adapter: Adapter, task: asyncio.Task[None]) -> None:
+    def _forget_task(self, adapter: Adapter, task: asyncio.Task[None]) -> None:
         del self._tasks[adapter]
         if not task.cancelled():
             task.exception()  # retrieved, since all waiters may have left

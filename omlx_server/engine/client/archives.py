@@ -65,76 +65,78 @@ class PrefixArchives:
     async def export(
         self, tokens: tuple[int, ...], salt: bytes, adapter: Adapter | None = None
     ) -> Exported:
-        """Return an archive of a prompt's blocks in both tiers. Raises NotCached, Unavailable,
-        or BadRequest if no prefixes of the model are kept."""
-        _, about = await self._here(adapter)
+        """Return an archive of a prompt's blocks. Raises NotCached, Unavailable, BadRequest."""
+        _, origin = await self._namespace_and_origin(adapter)
         handle = await self._engine.ask(lambda instance: instance.cache.enter(tokens, salt, ()))
         try:
             while await self._engine.ask(lambda instance: handle.awaits_cold):
                 await asyncio.sleep(_POLL_SECONDS)
-            packed = await self._engine.ask(lambda instance: packed_blocks(instance, handle))
+            packed = await self._engine.ask(lambda instance: pack_blocks(instance, handle))
         finally:
             await self._engine.ask(lambda instance: instance.cache.leave(handle))
         needs_checkpoint = self._engine.status.counted.cache.checkpointed
-        cached = _cached(packed, needs_checkpoint=needs_checkpoint)
+        cached = _count_restorable_tokens(packed, needs_checkpoint=needs_checkpoint)
         if not cached:
             raise NotCached("nothing of this prompt is in the cache; ask it once, then export it")
-        return Exported(cached, await asyncio.to_thread(_parts, about, packed))
+        return Exported(cached, await asyncio.to_thread(_make_archive, origin, packed))
 
     async def take_in(self, data: bytes, salt: bytes, adapter: Adapter | None = None) -> Imported:
-        """Verify an archive and keep its blocks in memory. Raises Unavailable, or BadRequest for
-        a damaged archive, another model or adapter, or a model without kept prefixes."""
-        namespace, here = await self._here(adapter)
-        about, stored = await asyncio.to_thread(_read, data)
-        if about.namespace != here.namespace:
+        """Verify an archive and keep its blocks in memory. Raises Unavailable, BadRequest."""
+        namespace, own = await self._namespace_and_origin(adapter)
+        origin, stored = await asyncio.to_thread(_read_archive, data)
+        if origin.namespace != own.namespace:
             raise BadRequest(
-                f"the archive was made with another model, adapter or KV format ({about.model}), "
-                f"not with {here.model} as it is served here"
+                f"the archive was made with another model, adapter or KV format ({origin.model}), "
+                f"not with {own.model} as it is served here"
             )
-        blocks = _rerooted(stored, about.root, root_key(namespace, salt), namespace)
+        blocks = _reroot(stored, origin.root, root_key(namespace, salt), namespace)
         added = 0
-        for first in range(0, len(blocks), _BLOCKS_AT_A_TIME):
-            adopt = partial(_adopt_all, blocks=blocks[first : first + _BLOCKS_AT_A_TIME])
+        for start in range(0, len(blocks), _BLOCKS_AT_A_TIME):
+            adopt = partial(_adopt_blocks, blocks=blocks[start : start + _BLOCKS_AT_A_TIME])
             added += await self._engine.ask(adopt)
         checkpoints = sum(record.part is RecordKind.CHECKPOINT for record, _ in blocks)
         tokens = max(record.stop for record, _ in blocks)
         return Imported(tokens, len(blocks) - checkpoints, checkpoints, added)
 
-    async def _here(self, adapter: Adapter | None) -> tuple[str, ArchiveOrigin]:
-        namespace, layout, parted = await self._engine.ask(
-            lambda instance: (
-                instance.cache.namespace,
-                instance.cache.layout,
-                instance.ranks.are_several,
-            )
-        )
-        if parted:
-            raise BadRequest("the prefixes of this model are in parts on several machines")
-        if not layout.keeps:
-            raise BadRequest("this server keeps no prefixes of this model")
+    async def _namespace_and_origin(self, adapter: Adapter | None) -> tuple[str, ArchiveOrigin]:
+        """Return the namespace of this server's blocks, and what its archives say of them."""
+        namespace, block_size = await self._engine.ask(_namespace_and_block_size)
         fingerprint = await asyncio.to_thread(self._fingerprint)
         model = self._model
         if adapter is not None:
             fingerprint, model = f"{fingerprint}+{adapter.digest.hex()}", f"{model}:{adapter.name}"
-        name = f"{fingerprint}|{namespace.partition('|')[2]}"
-        return namespace, ArchiveOrigin(name, model, layout.block_size, int(time.time()))
+        kv_format = namespace.partition("|")[2]  # a namespace is "<model>|<KV format>"
+        origin = ArchiveOrigin(f"{fingerprint}|{kv_format}", model, block_size, int(time.time()))
+        return namespace, origin
 
 
-def _cached(packed: Sequence[tuple[Record, PackedArrays]], *, needs_checkpoint: bool) -> int:
-    useful = (
-        record
+def _namespace_and_block_size(instance: ModelInstance) -> tuple[str, int]:
+    if instance.ranks.are_several:
+        raise BadRequest("the prefixes of this model are in parts on several machines")
+    if not instance.cache.layout.keeps:
+        raise BadRequest("this server keeps no prefixes of this model")
+    return instance.cache.namespace, instance.cache.layout.block_size
+
+
+def _count_restorable_tokens(
+    packed: Sequence[tuple[Record, PackedArrays]], *, needs_checkpoint: bool
+) -> int:
+    ends = [
+        record.stop
         for record, _ in packed
         if record.part is RecordKind.CHECKPOINT or not needs_checkpoint
-    )
-    return max((record.stop for record in useful), default=0)
+    ]
+    return max(ends, default=0)
 
 
-def _parts(about: ArchiveOrigin, packed: Sequence[tuple[Record, PackedArrays]]) -> Iterator[Buffer]:
-    members = [ArchiveMember.of(replace(r, namespace=about.namespace), p) for r, p in packed]
-    return archive_parts(about, members)
+def _make_archive(
+    origin: ArchiveOrigin, packed: Sequence[tuple[Record, PackedArrays]]
+) -> Iterator[Buffer]:
+    members = [ArchiveMember.of(replace(r, namespace=origin.namespace), p) for r, p in packed]
+    return archive_parts(origin, members)
 
 
-def _read(data: bytes) -> tuple[ArchiveOrigin, list[tuple[Record, PackedArrays]]]:
+def _read_archive(data: bytes) -> tuple[ArchiveOrigin, list[tuple[Record, PackedArrays]]]:
     try:
         archive = read_archive(BytesIO(data), max_bytes=len(data))
         return archive.manifest.about, list(archive)
@@ -142,16 +144,14 @@ def _read(data: bytes) -> tuple[ArchiveOrigin, list[tuple[Record, PackedArrays]]
         raise BadRequest(f"this is no archive that can be used: {error}") from None
 
 
-def _rerooted(
+def _reroot(
     blocks: Sequence[tuple[Record, PackedArrays]], old: BlockKey, new: BlockKey, namespace: str
 ) -> list[tuple[Record, PackedArrays]]:
     rerooting = Rerooting(old, new)
     return [(replace(rerooting.moved(r), namespace=namespace), packed) for r, packed in blocks]
 
 
-def packed_blocks(
-    instance: ModelInstance, handle: PrefixHandle
-) -> list[tuple[Record, PackedArrays]]:
+def pack_blocks(instance: ModelInstance, handle: PrefixHandle) -> list[tuple[Record, PackedArrays]]:
     packed = []
     for id, record in instance.cache.path(handle):
         payload = instance.tiers.hot[id]
@@ -161,7 +161,7 @@ def packed_blocks(
     return packed
 
 
-def _adopt_all(instance: ModelInstance, *, blocks: Sequence[tuple[Record, PackedArrays]]) -> int:
+def _adopt_blocks(instance: ModelInstance, *, blocks: Sequence[tuple[Record, PackedArrays]]) -> int:
     added = 0
     for record, packed in blocks:
         try:

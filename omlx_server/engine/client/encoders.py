@@ -1,6 +1,6 @@
 """Encoders (compute/embed) on the mlx thread, and their clients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
@@ -33,6 +33,8 @@ class EncoderModel(Generic[M]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingClient:
+    """Asks an embedding model for vectors. `limits` bound its inputs."""
+
     client: ModelClient[EncoderModel[Embedder]]
     limits: InputLimits
 
@@ -43,29 +45,29 @@ class EmbeddingClient:
     async def embed(
         self, inputs: Sequence[TokenizedText], dimensions: int | None = None
     ) -> Numbers:
-        """Return vectors float32 [n, D], in order. Raises BadRequest for unsuitable inputs or
-        `dimensions`; else as ModelClient.work."""
+        """Return vectors float32 [n, D], in order. Raises BadRequest, or as ModelClient.work."""
 
-        def work(encoder: EncoderModel[Embedder]) -> Callable[[], BatchWork]:
-            return partial(encoder.model.embed, inputs, dimensions=dimensions, room=encoder.room)
+        def embed_all(encoder: EncoderModel[Embedder]) -> Generator[None, None, Numbers]:
+            embed = encoder.model.embed
+            start = partial(embed, inputs, dimensions=dimensions, room=encoder.room)
+            return gathered(start, len(inputs))
 
-        return await self.client.work(lambda encoder: gather_results(work(encoder), len(inputs)))
+        return await self.client.work(embed_all)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores(Generic[R]):
-    """Scores how well documents fit a query. `judge` runs on the mlx thread."""
+class DocumentScorer(Generic[R]):
+    """Scores how well documents fit a query, by `judge`, which runs on the mlx thread."""
 
     client: ModelClient[R]
     judge: Callable[[R, Sequence[TokenizedText]], BatchWork]
     max_tokens: int
 
     async def score(self, inputs: Sequence[TokenizedText]) -> list[float]:
-        """Return scores from 0 to 1, in order. Equal inputs are encoded once, so that they score
-        equally. Raises as EmbeddingClient.embed."""
+        """Return scores from 0 to 1, in order. Equal inputs score equally. Raises as `embed`."""
         different = list(dict.fromkeys(inputs))
         numbers = await self.client.work(
             lambda model: gather_results(lambda: self.judge(model, different), len(different))
         )
         scores: dict[TokenizedText, float] = dict(zip(different, numbers.tolist(), strict=True))
-        return [scores[one] for one in inputs]
+        return [scores[text] for text in inputs]

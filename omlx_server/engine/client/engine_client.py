@@ -25,7 +25,7 @@ from omlx_server.engine.messages import (
     LoadModel,
     ModelId,
     Outbound,
-    Start,
+    StartJob,
     Status,
     Stop,
     UnloadModel,
@@ -47,18 +47,21 @@ class AsyncEngine:
         self,
         on_failure: Callable[[str], None],
         account: MemoryAccount | None = None,
-        closing: Callable[[float], None] = lambda seconds: None,
-        cold: Callable[[], ColdReport | None] = lambda: None,
+        close_cold_tier: Callable[[float], None] = lambda seconds: None,
+        report_cold: Callable[[], ColdReport | None] = lambda: None,
     ) -> None:
         self.pulse = Pulse()
-        self._engine = Engine(self._publish, lambda: self._preparing, account, closing, cold)
-        self._preparing = 0
+        self._engine = Engine(
+            self._publish, lambda: self._preparing_requests, account, close_cold_tier, report_cold
+        )
+        self._preparing_requests = 0
         self._jobs = Counter[bytes]()  # running, by client
-        self._ids = count(1)
+        self._model_ids = count(1)
         self._stopped = False
         self._on_failure = on_failure
-        self._streams: dict[RequestId, tuple[asyncio.Queue[Outbound], int]] = {}
-        self._failed: dict[ModelId, Callable[[str], None]] = {}
+        # The mailbox of each request's events, and the number of its choices.
+        self._mailboxes: dict[RequestId, tuple[asyncio.Queue[Outbound], int]] = {}
+        self._on_model_failure: dict[ModelId, Callable[[str], None]] = {}
         self._loop: asyncio.AbstractEventLoop
 
     async def start(self) -> None:
@@ -73,21 +76,18 @@ class AsyncEngine:
         await asyncio.to_thread(self._engine.join)
         await self._watch
 
-    # -- models --------------------------------------------------------------------------
-
     async def load(
         self, work: Work[Any], on_failure: Callable[[str], None], name: str = ""
     ) -> ModelId:
-        """Load a model in slices. `on_failure` is called if it crashes for good. Raises what
-        `work` raises."""
-        id = next(self._ids)
-        await self.answered(lambda answer: LoadModel(id, work, answer, name))
-        self._failed[id] = on_failure
+        """Load a model in slices. `on_failure` is told if it fails later. Raises as `work`."""
+        id = next(self._model_ids)
+        await self._send_and_wait(lambda answer: LoadModel(id, work, answer, name))
+        self._on_model_failure[id] = on_failure
         return id
 
     async def unload(self, id: ModelId, seconds: float = 0.0) -> None:
-        self._failed.pop(id, None)
-        await self.answered(lambda answer: UnloadModel(id, seconds, answer))
+        self._on_model_failure.pop(id, None)
+        await self._send_and_wait(lambda answer: UnloadModel(id, seconds, answer))
 
     def status(self, id: ModelId) -> Status | None:
         return self._engine.status(id)
@@ -110,22 +110,20 @@ class AsyncEngine:
         return self._engine.is_alive() and self.pulse.alive(self._engine.last_beat, now)
 
     async def call(self, act: Callable[[], A]) -> A:
-        return cast(A, await self.answered(lambda answer: EngineCall(act, answer)))
+        return cast(A, await self._send_and_wait(lambda answer: EngineCall(act, answer)))
 
     async def ask(self, id: ModelId, question: Callable[[Any], A]) -> A:
         """Run a short function on the thread. Raises Unavailable, and what `question` raises."""
         return await self.call(lambda: question(self._engine.model(id)))
 
-    # -- what models' clients ask --------------------------------------------------------
-
     @contextmanager
     def preparing(self) -> Iterator[None]:
         """Announce a request: an idle engine waits some milliseconds for it."""
-        self._preparing += 1
+        self._preparing_requests += 1
         try:
             yield
         finally:
-            self._preparing -= 1
+            self._preparing_requests -= 1
 
     def put(self, message: Inbound) -> None:
         """Raises Unavailable when the thread has ended."""
@@ -136,42 +134,37 @@ class AsyncEngine:
     def wake(self) -> None:
         self._engine.inbox.put(Wake())
 
-    async def answered(self, message: Callable[[Future[Any]], Inbound]) -> Any:
+    async def _send_and_wait(self, make_message: Callable[[Future[Any]], Inbound]) -> Any:
         answer: Future[Any] = Future()
-        self.put(message(answer))
+        self.put(make_message(answer))
         return await asyncio.wrap_future(answer)
 
-    async def job(self, id: ModelId, make: Callable[[Any], Work[object]]) -> Any:
-        """Run a job of the current client. Raises QueueFull at 128 jobs; a client below its
-        share may have more."""
+    async def run_job(self, id: ModelId, make_work: Callable[[Any], Work[object]]) -> Any:
+        """Run a job of the current client. Raises QueueFull."""
         client, jobs = CLIENT.get(), self._jobs
         if not may_wait(jobs, client, _MAX_JOBS):
             raise QueueFull(f"{jobs.total()} jobs are waiting already", retry_after=1)
         jobs[client] += 1
         try:
-            return await self.answered(partial(Start, id, make, client))
+            return await self._send_and_wait(partial(StartJob, id, make_work, client))
         finally:
-            jobs[client] -= 1
-            if not jobs[client]:
-                del jobs[client]
+            jobs -= Counter([client])
 
-    def follow(self, request_id: RequestId, mailbox: asyncio.Queue[Outbound], choices: int) -> None:
-        self._streams[request_id] = mailbox, choices
+    def route_events(self, id: RequestId, mailbox: asyncio.Queue[Outbound], choices: int) -> None:
+        self._mailboxes[id] = mailbox, choices
 
-    def forget(self, request_id: RequestId) -> None:
-        self._streams.pop(request_id, None)
+    def stop_routing(self, request_id: RequestId) -> None:
+        self._mailboxes.pop(request_id, None)
 
-    def lose(self, problem: str) -> None:
+    def fail_everything(self, problem: str) -> None:
         """End all requests and models while the thread hangs on a lost rank."""
-        for request_id, (mailbox, choices) in self._streams.items():
+        for request_id, (mailbox, choices) in self._mailboxes.items():
             for index in range(choices):
                 event = TokenEvent(request_id, index, finish=FinishReason.ERROR, error=problem)
                 mailbox.put_nowait(event)
-        failed, self._failed = self._failed, {}
-        for tell in failed.values():
-            tell(problem)
-
-    # -- inside --------------------------------------------------------------------------
+        callbacks, self._on_model_failure = self._on_model_failure, {}
+        for on_failure in callbacks.values():
+            on_failure(problem)
 
     def _publish(self, events: Sequence[Outbound]) -> None:
         self._loop.call_soon_threadsafe(self._route, events)
@@ -179,13 +172,13 @@ class AsyncEngine:
     def _route(self, events: Sequence[Outbound]) -> None:
         for event in events:
             if isinstance(event, Failed):
-                on_failure = self._failed.pop(event.model, None)
+                on_failure = self._on_model_failure.pop(event.model, None)
                 if on_failure is not None:  # else it was unloaded meanwhile
                     on_failure(event.problem)
                 continue
-            stream = self._streams.get(event.request_id)
-            if stream is not None:
-                stream[0].put_nowait(event)
+            if event.request_id in self._mailboxes:
+                mailbox, _ = self._mailboxes[event.request_id]
+                mailbox.put_nowait(event)
 
     async def _watch_thread(self) -> None:
         await asyncio.to_thread(self._engine.join)

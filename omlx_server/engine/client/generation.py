@@ -26,6 +26,8 @@ from omlx_server.errors import (
     Unavailable,
 )
 
+_FAILURES = (FinishReason.ERROR, FinishReason.GRAMMAR, FinishReason.MEMORY, FinishReason.DEADLINE)
+
 
 class Generation:
     """The events of one request. Closing it (`async with`) cancels an unfinished one."""
@@ -35,20 +37,20 @@ class Generation:
         self.mailbox: asyncio.Queue[Outbound] = asyncio.Queue()
         self._engine = engine
         self._model = model
-        self._open = set(range(request.n))
+        self._open_choices = set(range(request.n))
         self.admitted: Admitted | None = None
         self.admitted_at = 0.0
         self.restored: Restored | None = None
-        self.longest_wait = 0.0
+        self.longest_wait = 0.0  # seconds to the first token; 0: unknown
         self._closed = False
 
-    async def accepted(self) -> None:
+    async def wait_until_accepted(self) -> None:
         """Wait until the request is accepted. Raises why it was refused or ended."""
         match await self.mailbox.get():
             case Accepted(_, longest_wait):
                 self.longest_wait = longest_wait
             case Rejected(_, waiting, retry_after, no_room):
-                self._open.clear()
+                self._open_choices.clear()
                 if no_room:
                     raise NoMemory(no_room)
                 raise QueueFull(
@@ -59,38 +61,38 @@ class Generation:
                 raise _error_of(event)
 
     def stop_choice(self, index: int) -> None:
-        if index in self._open:
-            self._open.discard(index)
+        if index in self._open_choices:
+            self._open_choices.discard(index)
             self._cancel(index)
 
     def close(self) -> None:
         """Cancel all open choices. Idempotent."""
         if not self._closed:
             self._closed = True
-            if self._open:
+            if self._open_choices:
                 self._cancel()
-            self._engine.forget(self.request.id)
+            self._engine.stop_routing(self.request.id)
 
     async def __aiter__(self) -> AsyncIterator[list[TokenEvent]]:
         """Yield lists of simultaneous events of open choices."""
-        while self._open:
+        while self._open_choices:
             batch: list[TokenEvent] = []
             events = [await self.mailbox.get()]
             while not self.mailbox.empty():
                 events.append(self.mailbox.get_nowait())
             for event in events:
                 if not isinstance(event, TokenEvent):
-                    self._note(event)
+                    self._note_admission(event)
                     continue
                 if batch and event.finish in _FAILURES:
                     # A stop string in these may end the choice before its failure counts.
                     yield batch
                     batch = []
-                if event.index in self._open:
+                if event.index in self._open_choices:
                     if event.finish in _FAILURES:
                         raise _error_of(event)
                     if event.finish is not None:
-                        self._open.discard(event.index)
+                        self._open_choices.discard(event.index)
                     batch.append(event)
             if batch:
                 yield batch
@@ -105,21 +107,13 @@ class Generation:
         with suppress(Unavailable):  # then it has ended already
             self._engine.put(Cancel(self._model, self.request.id, index))
 
-    def _note(self, event: Outbound) -> None:
+    def _note_admission(self, event: Outbound) -> None:
         if isinstance(event, Admitted):
             self.admitted_at = self.admitted_at or now()
             if self.admitted is None or event.miss is Miss.UNREADABLE:
                 self.admitted = event
         if isinstance(event, Restored):
             self.restored = self.restored or event
-
-
-_FAILURES = (
-    FinishReason.ERROR,
-    FinishReason.GRAMMAR,
-    FinishReason.MEMORY,
-    FinishReason.DEADLINE,
-)
 
 
 def _error_of(event: TokenEvent) -> OmlxError:

@@ -29,35 +29,33 @@ from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.generation import Generation
 from omlx_server.engine.messages import EngineCall, EngineState, ModelId, Removable, Status, Submit
 from omlx_server.engine.model_instance import ModelInstance
-from omlx_server.engine.scoring import scored
+from omlx_server.engine.scoring import score_prompt
 from omlx_server.errors import NoMemory, NotNow, Unavailable
 
 A = TypeVar("A")
 M = TypeVar("M", bound=Removable)
 
 
-async def _nobody_leaves() -> bool:
+async def _free_nothing() -> bool:
     return False
 
 
 @dataclass(slots=True, eq=False)
 class ModelClient(Generic[M]):
-    """Loads, asks and unloads one model. `make_way` frees memory; False if nothing could leave."""
+    """Loads, asks and unloads one model. `make_way` unloads another; False if none can leave."""
 
     engine: AsyncEngine
     on_failure: Callable[[str], None] = lambda problem: None
-    make_way: Callable[[], Awaitable[bool]] = _nobody_leaves
+    make_way: Callable[[], Awaitable[bool]] = _free_nothing
     weight_bytes: int = field(default=0, init=False)
     _id: ModelId | None = field(default=None, init=False)
     _state: EngineState = field(default=EngineState.STARTING, init=False)
     _problem: str = field(default="the model is still being loaded", init=False)
 
-    # -- its life ------------------------------------------------------------------------
-
     async def load(self, work: Work[M], name: str = "") -> None:
         """Load the model in slices. Raises what `work` raises."""
         try:
-            self._id = await self.engine.load(work, self._failed, name)
+            self._id = await self.engine.load(work, self._note_failure, name)
         finally:
             if self._id is None:
                 self._state, self._problem = EngineState.FAILED, str(sys.exception())
@@ -79,28 +77,25 @@ class ModelClient(Generic[M]):
             return status
         return Status(self._state, Occupied(0, 0, 0), time.monotonic(), self._problem)
 
-    def _failed(self, problem: str) -> None:
+    def _note_failure(self, problem: str) -> None:
         self._state, self._problem = EngineState.FAILED, problem
         self.on_failure(problem)
 
-    # -- questions and jobs --------------------------------------------------------------
-
     async def ask(self, question: Callable[[M], A]) -> A:
         """Run a short function between two steps. Raises Unavailable, or what `question` raises."""
-        return await self.engine.ask(self._ready(), question)
+        return await self.engine.ask(self._loaded_id(), question)
 
     async def work(self, make: Callable[[M], Work[A]]) -> A:
-        """Run a job in slices between steps. Raises QueueFull, Unavailable, and NoMemory if it
-        would not fit without all other models."""
+        """Run a job in slices between steps. Raises QueueFull, Unavailable, and NoMemory."""
         while True:
-            id = self._ready()
+            id = self._loaded_id()
             try:
-                return cast(A, await self.engine.job(id, make))
+                return cast(A, await self.engine.run_job(id, make))
             except NoMemory as error:
                 if not (error.fits_without_others and await self.make_way()):
                     raise
 
-    def _ready(self) -> ModelId:
+    def _loaded_id(self) -> ModelId:
         if self._id is None or self._state is not EngineState.READY:
             raise Unavailable(self._problem)
         return self._id
@@ -108,15 +103,17 @@ class ModelClient(Generic[M]):
 
 @dataclass(slots=True, eq=False)
 class GeneratorClient(ModelClient[ModelInstance]):
-    _adapters: AdapterLoads = field(init=False)
+    """The client of a model that generates."""
+
+    _adapter_loads: AdapterLoads = field(init=False)
 
     def __post_init__(self) -> None:
-        self._adapters = AdapterLoads(
+        self._adapter_loads = AdapterLoads(
             lambda adapter: self.work(lambda instance: adapter_jobs.load_adapter(instance, adapter))
         )
 
     async def unload(self, seconds: float = 0.0) -> None:
-        self._adapters.end()
+        self._adapter_loads.cancel_all()
         await ModelClient.unload(self, seconds)
 
     def preparing(self) -> AbstractContextManager[None]:
@@ -124,57 +121,60 @@ class GeneratorClient(ModelClient[ModelInstance]):
 
     async def submit(self, request: Request) -> Generation:
         """Queue a request, and wait until it is accepted. Raises as `work`, and AdapterUnusable."""
-        async with self.adapting(request.adapter):
+        async with self.keeping_adapter(request.adapter):
             while True:
                 try:
                     return await self._submit(request)
                 except NoMemory:
-                    if await self._adapters.alone(self.work(adapter_jobs.let_idle_go)):
+                    unloading = self.work(adapter_jobs.unload_idle_adapters)
+                    if await self._adapter_loads.run_between_loads(unloading):
                         continue
-                    alone = await self.ask(lambda instance: instance.fits_without_others(request))
-                    if not (alone and await self.make_way()):
+                    # Unloading other models helps only a request that fits without them.
+                    fits = await self.ask(lambda instance: instance.fits_without_others(request))
+                    if not (fits and await self.make_way()):
                         raise
 
-    async def let_idle_adapters_go(self) -> bool:
+    async def unload_idle_adapters(self) -> bool:
         """Unload idle adapters. Waits for no load of an adapter, which may wait for this call."""
-        if self._adapters.is_busy:
+        if self._adapter_loads.is_busy:
             return False
         with suppress(NotNow):
-            job = self.engine.job(self._ready(), adapter_jobs.let_idle_go)
-            return cast(bool, await self._adapters.alone(job))
+            job = self.engine.run_job(self._loaded_id(), adapter_jobs.unload_idle_adapters)
+            return cast(bool, await self._adapter_loads.run_between_loads(job))
         return False
 
     @asynccontextmanager
-    async def _holding(
-        self, hold: Callable[[ModelInstance], AbstractContextManager[object]]
+    async def _while_held(
+        self, enter: Callable[[ModelInstance], AbstractContextManager[object]]
     ) -> AsyncIterator[None]:
-        holds = ExitStack()
+        """Enter and leave a context on the mlx thread."""
+        held_contexts = ExitStack()
         try:
-            await self.ask(lambda instance: holds.enter_context(hold(instance)))
+            await self.ask(lambda instance: held_contexts.enter_context(enter(instance)))
             yield
         finally:
             with suppress(Unavailable):  # the thread has ended
-                self.engine.put(EngineCall(holds.close, Future()))
+                self.engine.put(EngineCall(held_contexts.close, Future()))
 
     @asynccontextmanager
-    async def adapting(self, adapter: Adapter | None) -> AsyncIterator[None]:
+    async def keeping_adapter(self, adapter: Adapter | None) -> AsyncIterator[None]:
         """Keep an adapter loaded. Raises as `work` and `AdapterLoads.wait_for`."""
         if adapter is None:
             yield
             return
-        async with self._holding(lambda instance: instance.adapters.expecting(adapter)):
+        async with self._while_held(lambda instance: instance.adapters.expecting(adapter)):
             if not await self.ask(lambda instance: instance.adapters.weights.touch(adapter)):
-                await self._adapters.wait_for(adapter)
+                await self._adapter_loads.wait_for(adapter)
             yield
 
     async def _submit(self, request: Request) -> Generation:
-        id = self._ready()
+        id = self._loaded_id()
         generation = Generation(self.engine, id, request)
-        self.engine.follow(request.id, generation.mailbox, request.n)
+        self.engine.route_events(request.id, generation.mailbox, request.n)
         with ExitStack() as undo:
             undo.callback(generation.close)
             self.engine.put(Submit(id, request))
-            await generation.accepted()
+            await generation.wait_until_accepted()
             undo.pop_all()
         return generation
 
@@ -194,37 +194,35 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def score(
         self, tokens: Sequence[int], top: int, adapter: Adapter | None = None
     ) -> list[Logprobs]:
-        async with self.adapting(adapter):
-            return await self.work(lambda instance: scored(instance, tokens, top, adapter))
+        async with self.keeping_adapter(adapter):
+            return await self.work(lambda instance: score_prompt(instance, tokens, top, adapter))
 
     # -- images --------------------------------------------------------------------------
 
     async def images_to_compute(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]:
-        """Return images whose features are missing. Raises as `ask`, and BadRequest if the model
-        has no vision."""
+        """Raises as `ask`, and as `image_jobs.images_to_compute`."""
         return await self.ask(
             lambda instance: image_jobs.images_to_compute(instance, tokens, salt, images)
         )
 
-    def expecting(self, images: Sequence[ImageSpan]) -> AbstractAsyncContextManager[None]:
+    def keeping_images(self, images: Sequence[ImageSpan]) -> AbstractAsyncContextManager[None]:
         """Keep features of images, unless memory is short. Raises as `ask`."""
         digests = [image.digest for image in images]
-        return self._holding(lambda instance: instance.features.expecting(digests))
+        return self._while_held(lambda instance: instance.features.expecting(digests))
 
     async def compute_image(self, image: ImageSpan, pixels: Floats) -> None:
-        """Compute and keep an image's features, outside `setting_aside`: a waiter for memory
-        should hold none. Raises as `work`."""
+        """Compute and keep features, outside `setting_aside`. Raises as `work`."""
         await self.work(lambda instance: image_jobs.compute_image(instance, image, pixels))
 
     @asynccontextmanager
     async def setting_aside(self, nbytes: int) -> AsyncIterator[None]:
         """Set memory aside for work on another thread. Raises as `work`."""
-        aside = image_jobs.Aside(nbytes)
+        reserved = image_jobs.ReservedBytes(nbytes)
         try:
-            await self.work(aside.claiming)
+            await self.work(reserved.claim)
             yield
         finally:
             with suppress(Unavailable):  # the thread has ended, and its account with it
-                self.engine.put(EngineCall(aside.release, Future()))
+                self.engine.put(EngineCall(reserved.release, Future()))

@@ -11,8 +11,8 @@ from omlx_server.compute.caches import Caches, new_caches
 from omlx_server.compute.launched import CutPayload, Launched
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.payload_bytes import pack, unpack
-from omlx_server.compute.planning.probe import ForwardProbe, one_token_caches
+from omlx_server.compute.payload_bytes import pack
+from omlx_server.compute.planning.probe import ForwardProbe, one_token
 from omlx_server.compute.planning.step_costs import forward_of, seconds_of
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.compute.score import launch_slice
@@ -22,9 +22,9 @@ from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Recalled, Record
 from omlx_server.core.cluster import commands
 from omlx_server.core.cluster.commands import Command, with_contexts
-from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.memory.shape import Decode, PrefillShape
 from omlx_server.core.step import Step
+from omlx_server.engine.tiers import unpack_or_reject
 from omlx_server.store.cold import ColdTier
 
 _log = logging.getLogger(__name__)
@@ -52,28 +52,28 @@ class Follower:
         self._cold = cold
         self._namespace = namespace
         self._answer = answer
-        self._cuts: dict[int, CutPayload] = {}
-        self._reading: dict[BlockKey, list[int]] = {}
-        self._came: dict[int, Payload] = {}
+        self._cuts: dict[int, CutPayload] = {}  # by rank 0's number of the cut
+        self._reading: dict[BlockKey, list[int]] = {}  # numbers of rank 0's reads
+        self._read_payloads: dict[int, Payload] = {}  # by the number of the read
         self._verifying: Launched | None = None
-        self._scoring: dict[int, Caches] = {}
-        self._polled = 0.0
+        self._scoring_caches: dict[int, Caches] = {}
+        self._polled_at = 0.0
 
     @cached_property
-    def _bench(self) -> ForwardProbe:
+    def _forward_probe(self) -> ForwardProbe:
         return ForwardProbe(self._loaded)
 
     def do(self, command: Command) -> None:
         """Do a command. Raises OutOfStep, or whatever the work raises."""
-        if time.monotonic() - self._polled > _POLL_SECONDS:
+        if time.monotonic() - self._polled_at > _POLL_SECONDS:
             self.poll()  # also between commands, to notice slow reads
         match command:
             case commands.LaunchStep(step):
-                self._launch(self.runner.decode(step))
+                self._launch_decode(self.runner.decode(step))
             case commands.Accept(right, newest):
                 self._accept(right, newest)
             case commands.Chunks(step):
-                self._chunks(step)
+                self._launch_chunks(step)
             case commands.Score(number, tokens):
                 self._score(number, tokens)
             case commands.OneToken():
@@ -88,7 +88,7 @@ class Follower:
     def _do_with_payloads(self, command: Command) -> None:
         match command:
             case commands.CutIds():
-                self._keep(command)
+                self._keep_cuts(command)
             case commands.Drop(ids):
                 for id in ids:
                     del self._hot[id]
@@ -123,32 +123,32 @@ class Follower:
 
     # -- steps ---------------------------------------------------------------------------
 
-    def _launch(self, launched: Launched) -> None:
-        self._cut(launched.tails)
+    def _launch_decode(self, launched: Launched) -> None:
+        self._note_cuts(launched.tails)
         if launched.is_verifying:
             self._verifying = launched
             return
         self.runner.sample(launched)
-        self._cut(launched.payloads)
+        self._note_cuts(launched.payloads)
 
     def _accept(self, right: Sequence[int], newest: Sequence[int]) -> None:
         launched, self._verifying = self._verifying, None
         if launched is None or not isinstance(launched.decoded, VerifyingDecode):
             raise OutOfStep("rank 0 accepts drafts that are not verified here")
         self.runner.accept(launched.decoded, right, newest)
-        self._cut(self.runner.cut(launched.step.row_cuts))
+        self._note_cuts(self.runner.cut(launched.step.row_cuts))
 
-    def _chunks(self, step: Step) -> None:
+    def _launch_chunks(self, step: Step) -> None:
         chunks = self.runner.prefill(with_contexts(step))
         if chunks.failures or chunks.lost or chunks.starved:
             raise OutOfStep("a prompt that rank 0 computes could not be computed here")
-        self._cut(chunks.payloads)
+        self._note_cuts(chunks.payloads)
 
-    def _cut(self, payloads: Iterable[CutPayload]) -> None:
+    def _note_cuts(self, payloads: Iterable[CutPayload]) -> None:
         for payload in payloads:
             self._cuts[payload.cut.number] = payload
 
-    def _keep(self, ids: commands.CutIds) -> None:
+    def _keep_cuts(self, ids: commands.CutIds) -> None:
         cut = self._cuts.pop(ids.number, None)
         block, checkpoint = (cut.block, cut.checkpoint) if cut else (None, None)
         for id, payload in ((ids.block, block), (ids.checkpoint, checkpoint)):
@@ -163,52 +163,42 @@ class Follower:
         self.runner.reset()
         if blocks:
             self._hot.clear()
-            self._came.clear()
+            self._read_payloads.clear()
 
     # -- the cold tier -------------------------------------------------------------------
 
-    def _own(self, record: Record) -> Record:
+    def _in_own_namespace(self, record: Record) -> Record:
         return replace(record, namespace=self._namespace)
 
     def _write(self, id: PayloadId, record: Record) -> None:
         payload = self._hot[id]
         if self._cold is not None and not payload.is_lost:
-            self._cold.write(self._own(record), partial(pack, payload), payload.nbytes)
+            self._cold.write(self._in_own_namespace(record), partial(pack, payload), payload.nbytes)
 
     def _read(self, read: commands.ReadPayload) -> None:
         if self._cold is None:
             self._answer(commands.PayloadRead(read.number, "gone"))
             return
         self._reading.setdefault(read.record.key, []).append(read.number)
-        self._cold.read(self._own(read.record), read.patience)
+        self._cold.read(self._in_own_namespace(read.record), read.patience)
         self.poll()
 
     def poll(self) -> None:
-        self._polled = time.monotonic()
+        self._polled_at = time.monotonic()
         if self._cold is None:
             return
         for event in self._cold.poll(self._namespace):
             if isinstance(event, Recalled):
-                payload = self._payload(self._cold, event)
+                payload = unpack_or_reject(self._cold, event)
                 for number in self._reading.pop(event.record.key, ()):
                     if isinstance(payload, str):
                         self._answer(commands.PayloadRead(number, payload))
                     else:
-                        self._came[number] = payload
+                        self._read_payloads[number] = payload
                         self._answer(commands.PayloadRead(number))
 
-    def _payload(self, cold: ColdTier, recalled: Recalled) -> Payload | str:
-        if recalled.packed is None:
-            return recalled.reason
-        payload = guarded(partial(unpack, recalled.packed))
-        if isinstance(payload, Crash):
-            _log.error("a block from the cold tier is unusable", exc_info=payload.error)
-            cold.reject(recalled.record)
-            return "unusable"
-        return payload
-
     def _promote(self, number: int, id: PayloadId | None) -> None:
-        payload = self._came.pop(number, None)
+        payload = self._read_payloads.pop(number, None)
         if id is not None:
             if payload is None:
                 raise OutOfStep("rank 0 uses a block that was not read here")
@@ -225,21 +215,21 @@ class Follower:
 
     def _score(self, number: int, tokens: Sequence[int]) -> None:
         if not tokens:
-            self._scoring.pop(number, None)
+            self._scoring_caches.pop(number, None)
             return
         model = self._loaded.target
-        caches = self._scoring.setdefault(number, new_caches(model))
+        caches = self._scoring_caches.setdefault(number, new_caches(model))
         launch_slice(model, caches, tokens)
 
     def _probe(self, kind: str, shape: PrefillShape | Decode | None) -> None:
         match kind, shape:
             case "prefill", PrefillShape():
-                self._bench.prefill(shape)
+                self._forward_probe.prefill(shape)
             case "prefill_seconds", PrefillShape():
-                self._bench.prefill_seconds(shape)
+                self._forward_probe.prefill_seconds(shape)
             case "decode", Decode():
-                self._bench.decode(shape)
+                self._forward_probe.decode(shape)
             case "layers", Decode():
-                self._bench.layers(shape)
+                self._forward_probe.layers(shape)
             case _:
-                self._bench = ForwardProbe(self._loaded)
+                self._forward_probe = ForwardProbe(self._loaded)

@@ -24,7 +24,7 @@ FORMING_SECONDS = 30.0
 """Patience while MLX connects the ranks and holds the GIL."""
 _POLL_SECONDS = 0.001
 _AUTHENTICATION_SECONDS = 5.0
-_LONGEST = 256 << 20  # bytes of a message
+_LONGEST_MESSAGE = 256 << 20  # bytes
 
 
 class LinkFailed(Exception):
@@ -32,8 +32,7 @@ class LinkFailed(Exception):
 
 
 class Link:
-    """An authenticated connection. `lost` is called once, on another thread, when the other end
-    has closed or is silent for `patience` seconds."""
+    """An authenticated connection. `lost` is called once when the other end closes or is silent."""
 
     def __init__(
         self, peer: socket.socket, connection: Connection, lost: Callable[[str], None]
@@ -42,23 +41,26 @@ class Link:
         self._connection = connection
         self._lost = lost
         self._threads = list[threading.Thread]()
-        self._out: SimpleQueue[object] = SimpleQueue()
+        self._outbox: SimpleQueue[object] = SimpleQueue()
         self._ended = threading.Event()
         self._lock = threading.Lock()
-        self._last = time.monotonic()
-        self._alive: Callable[[], Alive] = Alive
-        self._told = self._sent = 0
+        self._heard_at = time.monotonic()
+        self._make_alive: Callable[[], Alive] = Alive
+        self._queued_count = self._sent_count = 0
         self.last_alive = Alive()
         self.patience = LOST_SECONDS
 
     def start(self, take: Callable[[Any], None], alive: Callable[[], Alive] = Alive) -> None:
-        """Begin to listen and to send. `take` gets messages on a thread of the link; `alive` makes
-        signs of life."""
-        self._alive, self._last = alive, time.monotonic()
-        work = {"listens": lambda: self._listen(take), "sends": self._send, "watches": self._watch}
+        """Begin to listen and send. `take` gets messages; `alive` makes signs of life."""
+        self._make_alive, self._heard_at = alive, time.monotonic()
+        targets = {
+            "listens": lambda: self._listen(take),
+            "sends": self._send_queued,
+            "watches": self._watch_for_silence,
+        }
         self._threads = [
-            threading.Thread(target=each, name=f"cluster-{name}", daemon=True)
-            for name, each in work.items()
+            threading.Thread(target=target, name=f"cluster-{name}", daemon=True)
+            for name, target in targets.items()
         ]
         for thread in self._threads:
             thread.start()
@@ -66,28 +68,28 @@ class Link:
     def tell(self, message: object) -> None:
         """Queue a message; dropped on a lost link. Any thread."""
         with self._lock:
-            self._told += 1
-        self._out.put(message)
+            self._queued_count += 1
+        self._outbox.put(message)
 
     def wait_until_sent(self) -> None:
         """Wait until all is sent, before the GIL is held for long."""
-        while self._sent < self._told and not self._ended.is_set():
+        while self._sent_count < self._queued_count and not self._ended.is_set():
             time.sleep(_POLL_SECONDS)
 
-    def say(self, message: object) -> None:
+    def send_now(self, message: object) -> None:
         """Send a message at once, before `start`. Raises LinkFailed."""
         try:
-            self._connection.send_bytes(wire.written(message))
+            self._connection.send_bytes(wire.encode(message))
         except OSError as error:
             raise LinkFailed(f"the connection has ended: {one_line(error)}") from error
 
-    def hear(self, seconds: float = _AUTHENTICATION_SECONDS) -> Any:
+    def receive(self, seconds: float = _AUTHENTICATION_SECONDS) -> Any:
         """Return the next message, before `start`. Raises LinkFailed when none comes in time."""
-        with _hanging_up_after(seconds, self._peer) as late:
+        with _hanging_up_after(seconds, self._peer) as has_hung_up:
             try:
-                return wire.read(self._connection.recv_bytes(_LONGEST))
+                return wire.decode(self._connection.recv_bytes(_LONGEST_MESSAGE))
             except (OSError, EOFError, wire.BadMessage) as error:
-                if late.is_set():
+                if has_hung_up.is_set():
                     raise LinkFailed(f"no word came for {seconds:.0f} s") from error
                 raise LinkFailed(f"the connection has ended: {one_line(error)}") from error
 
@@ -101,50 +103,48 @@ class Link:
         if not self._threads:
             self._release()
 
-    # -- inside --------------------------------------------------------------------------
-
     def _listen(self, take: Callable[[Any], None]) -> None:
         try:
             while not self._ended.is_set():
-                message = wire.read(self._connection.recv_bytes(_LONGEST))
-                self._last = time.monotonic()
+                message = wire.decode(self._connection.recv_bytes(_LONGEST_MESSAGE))
+                self._heard_at = time.monotonic()
                 if isinstance(message, Alive):
                     self.last_alive = message
                 else:
                     take(message)
         except (OSError, EOFError):
-            self._end("the connection was closed")
+            self._report_loss("the connection was closed")
         except wire.BadMessage as error:
-            self._end(str(error))
+            self._report_loss(str(error))
 
-    def _send(self) -> None:
+    def _send_queued(self) -> None:
         try:
             while not self._ended.is_set():
                 try:
-                    message = self._out.get(timeout=_ALIVE_SECONDS)
+                    message = self._outbox.get(timeout=_ALIVE_SECONDS)
                 except Empty:
-                    self._connection.send_bytes(wire.written(self._alive()))
+                    self._connection.send_bytes(wire.encode(self._make_alive()))
                     continue
                 if message is not None:
-                    self._connection.send_bytes(wire.written(message))
-                self._sent += 1
+                    self._connection.send_bytes(wire.encode(message))
+                self._sent_count += 1
         except OSError:
-            self._end("the connection was closed")
+            self._report_loss("the connection was closed")
 
-    def _watch(self) -> None:
+    def _watch_for_silence(self) -> None:
         before = time.monotonic()
         while not self._ended.wait(_ALIVE_SECONDS / 2):
             now = time.monotonic()
             if now - before > LOST_SECONDS / 2:
-                self._last = now  # this process itself was stopped
-            elif now - self._last > self.patience:
-                self._end(f"no sign of life for {self.patience:.0f} s")
+                self._heard_at = now  # this process itself was stopped
+            elif now - self._heard_at > self.patience:
+                self._report_loss(f"no sign of life for {self.patience:.0f} s")
             before = now
-        for other in self._threads[:2]:
+        for other in self._threads[:2]:  # those that use the connection
             other.join()
         self._release()
 
-    def _end(self, why: str) -> None:
+    def _report_loss(self, why: str) -> None:
         with self._lock:  # one of two threads reports the end
             if self._ended.is_set():
                 return
@@ -153,7 +153,7 @@ class Link:
         self._lost(why)
 
     def _hang_up(self) -> None:
-        self._out.put(None)
+        self._outbox.put(None)
         hang_up(self._peer)
 
     def _release(self) -> None:
@@ -166,7 +166,7 @@ def connect(address: tuple[str, int], secret: bytes, lost: Callable[[str], None]
         peer = socket.create_connection(address, timeout=_AUTHENTICATION_SECONDS)
     except OSError as error:
         raise LinkFailed(f"nobody listens there: {one_line(error)}") from error
-    return authenticated(peer, secret, lost, first=False)
+    return authenticated(peer, secret, lost, challenges_first=False)
 
 
 def authenticated(
@@ -174,10 +174,10 @@ def authenticated(
     secret: bytes,
     lost: Callable[[str], None],
     *,
-    first: bool,
+    challenges_first: bool,
     seconds: float = _AUTHENTICATION_SECONDS,
 ) -> Link:
-    """Return a link once both ends have proved the secret; the acceptor challenges `first`.
+    """Return a link once both ends have proved the secret; the acceptor `challenges_first`.
     Raises LinkFailed, with the socket closed."""
     peer.settimeout(None)
     try:
@@ -185,17 +185,20 @@ def authenticated(
     except OSError as error:  # this process has no descriptor left
         peer.close()
         raise LinkFailed(f"it can't be authenticated: {one_line(error)}") from error
-    steps = (deliver_challenge, answer_challenge)
-    with _hanging_up_after(seconds, peer) as late:
+    with _hanging_up_after(seconds, peer) as has_hung_up:
         try:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for step in steps if first else steps[::-1]:
-                step(connection, secret)
+            if challenges_first:
+                deliver_challenge(connection, secret)
+                answer_challenge(connection, secret)
+            else:
+                answer_challenge(connection, secret)
+                deliver_challenge(connection, secret)
         except (AuthenticationError, OSError, EOFError, AssertionError, ValueError) as error:
             connection.close()
             peer.close()
             why = "it does not know the secret of this cluster"
-            if late.is_set():
+            if has_hung_up.is_set():
                 why = f"it did not prove within {seconds:.0f} s that it knows the secret"
             raise LinkFailed(why) from error
     return Link(peer, connection, lost)
@@ -209,17 +212,17 @@ def hang_up(peer: socket.socket) -> None:
 
 @contextmanager
 def _hanging_up_after(seconds: float, peer: socket.socket) -> Iterator[threading.Event]:
-    """The event tells whether it hung up."""
-    late = threading.Event()
+    """Hang up if the context takes longer; the event tells whether it did."""
+    has_hung_up = threading.Event()
 
     def end() -> None:
-        late.set()
+        has_hung_up.set()
         hang_up(peer)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
     try:
-        yield late
+        yield has_hung_up
     finally:
         timer.cancel()

@@ -19,6 +19,8 @@ BudgetOf = Callable[[int], HotBudget]
 
 
 class MemoryHolder(Protocol):
+    """A model that holds memory; `step_bytes` is what its current step was planned to take."""
+
     cache: PrefixCache
     features: KeptFeatures
 
@@ -29,8 +31,8 @@ class MemoryHolder(Protocol):
     @property
     def reserved(self) -> int: ...
     @property
-    def step(self) -> int: ...
-    def account(self) -> Ledger: ...
+    def step_bytes(self) -> int: ...
+    def ledger(self) -> Ledger: ...
     def drop_evicted(self, *, wholly: bool = False) -> None: ...
 
 
@@ -59,17 +61,13 @@ class MemoryAccount:
         self.set_aside = 0
         self.waiting: list[Waiting] = []
         self.shares: list[MemoryShare] = []
-        self.clock = count(1)
+        self.clock = count(1)  # numbers the steps of all models
 
     def share(self, weights: int) -> "MemoryShare":
         share = MemoryShare(self, weights)
         self.shares.append(share)
         self.rebudget()
         return share
-
-    def leave(self, share: "MemoryShare") -> None:
-        self.shares.remove(share)
-        self.rebudget()
 
     @property
     def weights(self) -> int:
@@ -78,7 +76,7 @@ class MemoryAccount:
     @property
     def awaited_bytes(self) -> int:
         """Bytes of waiting jobs that hold newcomers back."""
-        return sum(one.nbytes for one in self.waiting if not one.yields)
+        return sum(job.nbytes for job in self.waiting if not job.yields)
 
     def held(self) -> Ledger:
         """Return one ledger of all models and jobs, without the pool."""
@@ -88,27 +86,30 @@ class MemoryAccount:
         return Ledger(self.limit, self.weights, live=self.set_aside, pending=self.unwritten())
 
     def largest_job(self) -> int:
-        return self.limit - self.weights - self.queue - self._least
+        return self.limit - self.weights - self.queue - self._least_hot_bytes
 
     def largest_job_alone(self, share: "MemoryShare") -> int:
         """Return the bytes for a job if no other model were loaded."""
-        least = max(share.pinned, self._floor_beside(share.weights))
-        return self.limit - share.weights - self.queue - least
+        hot_bytes = max(share.pinned, self._hot_floor_beside(share.weights))
+        return self.limit - share.weights - self.queue - hot_bytes
 
     def free(self) -> int:
         """Return the bytes that a job may take now."""
-        holders = [s.holder for s in self.shares if s.holder]
-        accounts = [holder.account() for holder in holders]
-        ledger = sum(accounts, Ledger(pending=self.unwritten()))
-        instances = sum(max(a.live, t.reserved) for a, t in zip(accounts, holders, strict=True))
-        hot = ledger.blocks + ledger.checkpoints
-        step = max((holder.step for holder in holders if holder.has_work), default=0)
-        used = (
-            self.weights + instances + self.set_aside + hot + max(self.queue, ledger.pending) + step
-        )
-        return self.limit - used
+        holders = [share.holder for share in self.shares if share.holder]
+        running_bytes = hot_bytes = step_bytes = 0
+        pending_bytes = self.unwritten()
+        for holder in holders:
+            ledger = holder.ledger()
+            running_bytes += max(ledger.live, holder.reserved)
+            hot_bytes += ledger.blocks + ledger.checkpoints
+            pending_bytes += ledger.pending
+            if holder.has_work:  # models take their steps one after the other
+                step_bytes = max(step_bytes, holder.step_bytes)
+        held_bytes = self.weights + running_bytes + self.set_aside + hot_bytes
+        return self.limit - held_bytes - max(self.queue, pending_bytes) - step_bytes
 
-    def settling(self) -> Work[None]:
+    def waiting_for_jobs(self) -> Work[None]:
+        """Wait while jobs hold more than there is room for, since a model's weights have come."""
         yield
         while self.set_aside and self.free() < 0:
             yield
@@ -116,13 +117,14 @@ class MemoryAccount:
     @property
     def floor(self) -> int:
         """Bytes that all hot tiers together always keep."""
-        return self._floor_beside(self.weights)
+        return self._hot_floor_beside(self.weights)
 
-    def _floor_beside(self, weights: int) -> int:
+    def _hot_floor_beside(self, weights: int) -> int:
         return max(0, self.limit - weights) // 20
 
     @property
-    def _least(self) -> int:
+    def _least_hot_bytes(self) -> int:
+        """Bytes that no hot tier gives up: what is pinned, and at least its part of the floor."""
         pinned = [share.pinned for share in self.shares if share.holder]
         return sum(max(nbytes, self.floor // len(pinned)) for nbytes in pinned) or self.floor
 
@@ -131,47 +133,51 @@ class MemoryAccount:
         return any(share.holder and share.holder.has_work for share in self.shares)
 
     @property
-    def is_awaited(self) -> bool:
+    def has_waiting_requests(self) -> bool:
+        """Whether a request waits for memory."""
         return any(share.holder and share.holder.waits_for_memory for share in self.shares)
 
     @property
     def spare(self) -> int:
         """Bytes of hot tiers above their least, and of unused image features."""
         features = sum(share.holder.features.spare for share in self.shares if share.holder)
-        return features + max(0, sum(share.own_hot for share in self.shares) - self._least)
+        hot_bytes = sum(share.own_hot for share in self.shares)
+        return features + max(0, hot_bytes - self._least_hot_bytes)
 
     def shrink(self, nbytes: int) -> None:
         """Free `nbytes` of image features, then of hot tiers down to their floor, idle models
         first."""
-        tiers = self._tiers()
-        for share in tiers:
-            nbytes -= share.holder.features.let_go(nbytes) if share.holder else 0
-        for share in tiers:
-            nbytes -= share.shrink(nbytes, self.floor // len(tiers))
+        shares, missing_bytes = self._shares_idle_first(), nbytes
+        for share in shares:
+            missing_bytes -= share.holder.features.let_go(missing_bytes) if share.holder else 0
+        for share in shares:
+            missing_bytes -= share.shrink(missing_bytes, self.floor // len(shares))
 
-    def _tiers(self) -> "list[MemoryShare]":
+    def _shares_idle_first(self) -> "list[MemoryShare]":
         return sorted((s for s in self.shares if s.holder), key=lambda s: (s.is_busy, s.used))
 
     def rebudget(self) -> None:
+        """Set each hot tier's budget anew, which depends on the weights of all models."""
         weights = self.weights
         for share in self.shares:
             share.rebudget(weights)
 
     def trim(self) -> None:
         """Evict until all hot tiers together are within their budget."""
-        tiers = self._tiers()
-        excess = sum(s.own_hot for s in tiers) - min((s.budget.nbytes for s in tiers), default=0)
-        for share in tiers if excess > 0 else ():
-            excess -= share.shrink(excess, 0)
-        most = min((s.budget.buffers for s in tiers), default=0)
-        excess = sum(s.own_buffers for s in tiers) - most
-        for share in tiers if excess > 0 else ():
-            excess -= share.shrink_buffers(excess)
+        shares = self._shares_idle_first()
+        budget = min((share.budget.nbytes for share in shares), default=0)
+        excess_bytes = sum(share.own_hot for share in shares) - budget
+        for share in shares:
+            excess_bytes -= share.shrink(excess_bytes, 0)
+        most_buffers = min((share.budget.buffers for share in shares), default=0)
+        excess_buffers = sum(share.own_buffers for share in shares) - most_buffers
+        for share in shares:
+            excess_buffers -= share.shrink_buffers(excess_buffers)
 
 
 class MemoryShare:
     """One model's part of the account, and its guard's Neighbours. `live`, `reserved` and
-    `pending` are bytes of all others, as of the last `begin`."""
+    `pending` are bytes of all others, as of the last `note_others`."""
 
     def __init__(self, account: MemoryAccount, weights: int) -> None:
         self.account = account
@@ -179,18 +185,18 @@ class MemoryShare:
         self.holder: MemoryHolder | None = None
         self.is_loading = True
         self.budget = HotBudget(0, 0)
-        self.used = 0
+        self.used = 0  # the number of its newest step among those of all models
         self._budget_of: BudgetOf = lambda weights: HotBudget(0, 0)
         self.live = self.reserved = self.pending = 0
 
-    def weigh(self, weights: int) -> None:
+    def set_weights(self, weights: int) -> None:
         self.weights, self.is_loading = weights, False
         self.account.rebudget()
 
-    def settle(self, weights: int, budget_of: BudgetOf) -> None:
+    def set_weights_and_budget(self, weights: int, budget_of: BudgetOf) -> None:
         """Note the weights, and the hot tier's budget as a function of them."""
         self._budget_of = budget_of
-        self.weigh(weights)
+        self.set_weights(weights)
 
     def rebudget(self, weights: int) -> None:
         self.budget = self._budget_of(weights)
@@ -200,19 +206,20 @@ class MemoryShare:
 
     def leave(self) -> None:
         self.holder = None
-        self.account.leave(self)
+        self.account.shares.remove(self)
+        self.account.rebudget()
 
-    def begin(self) -> None:
+    def note_others(self) -> None:
         """Note what others hold, before a step is planned."""
         self.used = next(self.account.clock)
-        others = sum((share.held() for share in self._holders()), Ledger())
-        reserved = sum(s.holder.reserved for s in self._holders() if s.holder)
+        others = sum((share.held() for share in self._other_holders()), Ledger())
+        reserved = sum(s.holder.reserved for s in self._other_holders() if s.holder)
         aside, awaited = self.account.set_aside, self.account.awaited_bytes
         self.live, self.reserved = others.live + aside, reserved + aside + awaited
         self.pending = others.pending + self.account.unwritten()
 
     def held(self) -> Ledger:
-        return self.holder.account() if self.holder else Ledger()
+        return self.holder.ledger() if self.holder else Ledger()
 
     @property
     def is_busy(self) -> bool:
@@ -227,23 +234,22 @@ class MemoryShare:
         return evicted.nbytes
 
     def shrink_buffers(self, count: int) -> int:
+        """Evict blocks of at least `count` buffers. Return how many buffers went."""
         if self.holder is None or count <= 0:
             return 0
         cache, before = self.holder.cache, self.own_buffers
-        cache.budget = replace(self.budget, buffers=max(0, before - count))
+        cache.budget = replace(self.budget, buffers=max(0, before - count))  # evicts
         cache.budget = self.budget
         self.holder.drop_evicted()
         return before - self.own_buffers
 
-    # -- neighbours ----------------------------------------------------------------------
-
     @property
     def count(self) -> int:
-        return sum(1 for _ in self._holders())
+        return sum(1 for _ in self._other_holders())
 
     @property
     def hot(self) -> int:
-        return sum(share.own_hot for share in self._holders())
+        return sum(share.own_hot for share in self._other_holders())
 
     @property
     def own_hot(self) -> int:
@@ -264,17 +270,17 @@ class MemoryShare:
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
         evicted = 0
-        for share in sorted(self._holders(), key=lambda s: s.used):
+        for share in sorted(self._other_holders(), key=lambda s: s.used):
             if share.is_busy != at_rest:
                 evicted += share.shrink(nbytes - evicted, floor)
         return evicted
 
-    def _holders(self) -> Iterator["MemoryShare"]:
+    def _other_holders(self) -> Iterator["MemoryShare"]:
         return (s for s in self.account.shares if s is not self and s.holder is not None)
 
 
 class MemoryWatch:
-    """Tells the guard what is held, and the planner what steps took."""
+    """Tells one model's guard what all hold, and its planner what steps took."""
 
     def __init__(self, guard: MemoryGuard, planner: Planner, share: MemoryShare) -> None:
         self.guard = guard
@@ -284,7 +290,7 @@ class MemoryWatch:
 
     def begin(self, ledger: Ledger, features: int = 0) -> None:
         account = self.share.account
-        self.share.begin()
+        self.share.note_others()
         self.guard.limit = account.limit
         self.guard.begin(
             replace(
@@ -301,6 +307,6 @@ class MemoryWatch:
     def begin_step(self) -> None:
         device.begin_peak()
 
-    def step_done(self, step: StepShape, now: float) -> None:
-        transient = device.peak_memory() - device.active_memory()
-        self.planner.observe(step, max(0, transient), now)
+    def note_step(self, step: StepShape, now: float) -> None:
+        transient_bytes = device.peak_memory() - device.active_memory()
+        self.planner.observe(step, max(0, transient_bytes), now)

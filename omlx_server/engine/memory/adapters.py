@@ -27,11 +27,11 @@ class LoadedAdapters:
         self.limits = AdapterLimits()
         self._queues = queues
         self._expected = Counter[Adapter]()
-        self._counted = 0
+        self._counted_bytes = 0  # in the account of memory
 
     @property
     def nbytes(self) -> int:
-        return self._counted
+        return self._counted_bytes
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,21 +57,21 @@ class LoadedAdapters:
             )
 
     def is_full(self, adapter: Adapter) -> bool:
-        is_crowded = len(self.weights.loaded) >= self.limits.count
-        return is_crowded or self.weights.nbytes_with(adapter) > self.limits.nbytes
+        """Return whether the limits have no place for one more adapter."""
+        has_most = len(self.weights.loaded) >= self.limits.count
+        return has_most or self.weights.nbytes_with(adapter) > self.limits.nbytes
 
-    def first_to_go(self) -> Adapter | None:
-        """Return the least recently used idle adapter."""
+    def longest_idle(self) -> Adapter | None:
         return next(filter(self.is_idle, self.weights.loaded), None)
 
     def is_idle(self, adapter: Adapter) -> bool:
         sequences = self._queues().sequences()
-        used = any(sequence.request.adapter == adapter for sequence in sequences)
-        return not used and adapter not in self._expected
+        is_used = any(sequence.request.adapter == adapter for sequence in sequences)
+        return not is_used and adapter not in self._expected
 
     def update_account(self, watch: MemoryWatch | None) -> None:
-        nbytes, counted = self.weights.nbytes, self._counted
-        self._counted = nbytes
+        added_bytes = self.weights.nbytes - self._counted_bytes
+        self._counted_bytes = self.weights.nbytes
         if watch is not None:
             watch.planner.adapter_token_bytes = self.weights.token_bytes
-            watch.share.weigh(watch.share.weights + nbytes - counted)
+            watch.share.set_weights(watch.share.weights + added_bytes)

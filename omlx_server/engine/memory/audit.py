@@ -23,7 +23,7 @@ class Audit:
         self.account = account
         self.drift = 0.0
         self._check_again = Interval(_CHECK_SECONDS)
-        self._drifts = False
+        self._has_warned = False
 
     def check(self, now: float) -> None:
         """Compare, at most once a second, while nothing runs."""
@@ -33,13 +33,15 @@ class Audit:
         device.wait()
         ledger = self.account.held()
         self.drift = ledger.drift(device.active_memory())
-        drifts = abs(self.drift) > DRIFT
-        if drifts and not self._drifts:
+        is_off = abs(self.drift) > DRIFT
+        if is_off and not self._has_warned:
             _log.warning("the account of memory is off by %.1f %%: %s", 100 * self.drift, ledger)
-        self._drifts = drifts
+        self._has_warned = is_off
 
-    def report(self, guards: Iterable[MemoryGuard], left: Iterable[Counted] = ()) -> MemoryReport:
-        used, step = sum((one.reliefs for one in left), Counter[Relief]()), 0
+    def report(
+        self, guards: Iterable[MemoryGuard], unloaded: Iterable[Counted] = ()
+    ) -> MemoryReport:
+        used, step = sum((counted.reliefs for counted in unloaded), Counter[Relief]()), 0
         ledger = replace(self.account.base_ledger(), pool=device.pool_memory())
         for guard in guards:
             used += guard.used

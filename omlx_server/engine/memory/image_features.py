@@ -25,7 +25,7 @@ class KeptFeatures:
     def spare(self) -> int:
         if self._vision is None or not self._vision.nbytes:
             return 0
-        return self._vision.spare(self._wanted())
+        return self._vision.spare(self._digests_in_prompts())
 
     @contextmanager
     def expecting(self, digests: Iterable[bytes]) -> Iterator[None]:
@@ -39,21 +39,21 @@ class KeptFeatures:
 
     def trim(self, limit: int) -> None:
         """Keep no more than their part of `limit` bytes, unless prompts need more."""
-        self._let_go(self.nbytes - features_bytes(limit), self._expected)
+        self._free(self.nbytes - features_bytes(limit), self._expected)
 
     def let_go(self, nbytes: int) -> int:
         """Free bytes that no prompt needs. Return the bytes freed."""
-        return self._let_go(min(nbytes, self.nbytes))
+        return self._free(min(nbytes, self.nbytes))
 
     def forget(self) -> None:
-        self._let_go(self.nbytes)
+        self._free(self.nbytes)
 
-    def _let_go(self, nbytes: int, spared: Collection[bytes] = ()) -> int:
+    def _free(self, nbytes: int, spared: Collection[bytes] = ()) -> int:
         if self._vision is None or nbytes <= 0:
             return 0
-        return self._vision.let_go(nbytes, self._wanted().union(spared))
+        return self._vision.let_go(nbytes, self._digests_in_prompts().union(spared))
 
-    def _wanted(self) -> set[bytes]:
+    def _digests_in_prompts(self) -> set[bytes]:
         queues = self._queues()
         requests = [prefill.request for prefill in (*queues.waiting, *queues.active)]
         requests += [row.request for row in queues.running.values() if not row.has_decoded]

@@ -8,14 +8,17 @@ from contextlib import contextmanager
 
 from omlx_server.compute.hardware import device
 from omlx_server.core.memory.ledger import in_words
-from omlx_server.core.memory.room import Claim
-from omlx_server.engine.memory.account import MemoryShare, Waiting
+from omlx_server.core.memory.room import Boundless, Claim, Room
+from omlx_server.engine.memory.account import MemoryShare, MemoryWatch, Waiting
 from omlx_server.errors import NoMemory, Unavailable
 
 
+def job_room(watch: MemoryWatch | None, patience: float = math.inf) -> Room:
+    return Boundless() if watch is None else JobRoom(watch.share, patience)
+
+
 class JobRoom:
-    """A core `Room` for jobs of one model. With `patience` (seconds) a claim lets others go first,
-    and may raise Unavailable."""
+    """Room for jobs of one model. With `patience` (seconds) others go first."""
 
     def __init__(self, share: MemoryShare, patience: float = math.inf) -> None:
         self._share = share
@@ -33,25 +36,29 @@ class JobRoom:
             )
 
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
-        """Set aside the largest of `needs` (bytes, rising) that fits. Raises NoMemory when none
-        ever will."""
+        """Set aside the largest of `needs` (bytes, rising) that fits. Raises NoMemory."""
         begun, waiting = time.monotonic(), self._account.waiting
         me = Waiting(needs[0], self._yields)
         waiting.append(me)
+        fitting = 0  # the number, from 1, of the need that fits
         try:
-            while not (count := self._fitting(needs) if self._is_next(me) else 0):
-                self.check(needs[0])
-                self._check_patience(time.monotonic() - begun)
-                yield
+            while not fitting:
+                if self._is_next(me):
+                    fitting = self._make_room_for_largest(needs)
+                if not fitting:
+                    self.check(needs[0])
+                    self._check_patience(time.monotonic() - begun)
+                    yield
         finally:
             waiting.remove(me)
-        return self._aside(needs[count - 1], count)
+        return self._hold(needs[fitting - 1], fitting)
 
     def _is_next(self, me: Waiting) -> bool:
-        if me.yields and self._account.is_awaited:
+        if me.yields and self._account.has_waiting_requests:
             return False
+        # A job may pass only jobs that yield, and only if it does not yield itself.
         waiting = self._account.waiting
-        return all(one.yields and not me.yields for one in waiting[: waiting.index(me)])
+        return all(job.yields and not me.yields for job in waiting[: waiting.index(me)])
 
     def _check_patience(self, waited: float) -> None:
         if waited >= self._patience:
@@ -60,26 +67,28 @@ class JobRoom:
                 retry_after=math.ceil(self._patience),
             )
 
-    def _fitting(self, needs: Sequence[int]) -> int:
-        """Return the number (from 1) of the largest need that fits, or 0. While requests run,
-        all but the first must fit into half of the free bytes."""
-        account, most = self._account, needs[-1]
+    def _make_room_for_largest(self, needs: Sequence[int]) -> int:
+        """Evict what the largest need lacks. Return the number (from 1) of the largest need that
+        fits, or 0. While requests run, all but the first must fit into half of the free bytes."""
+        account = self._account
         if needs[0] > account.free() + account.spare:
             return 0  # evicting would not suffice
-        if most > account.free():
-            account.shrink(most - account.free())
+        lacking = needs[-1] - account.free()
+        if lacking > 0:
+            account.shrink(lacking)
         free = account.free()
-        most = free // 2 if account.is_busy else free
-        count = next((n for n in range(len(needs), 1, -1) if needs[n - 1] <= most), 0)
-        count = count or int(needs[0] <= free)
-        if count and needs[count - 1] + device.pool_memory() > free:
+        usable = free // 2 if account.is_busy else free
+        fitting = next((n for n in range(len(needs), 1, -1) if needs[n - 1] <= usable), 0)
+        if not fitting and needs[0] <= free:
+            fitting = 1
+        if fitting and needs[fitting - 1] + device.pool_memory() > free:
             device.drain_pool()
-        return count
+        return fitting
 
     @contextmanager
-    def _aside(self, nbytes: int, count: int) -> Iterator[int]:
+    def _hold(self, nbytes: int, number: int) -> Iterator[int]:
         self._account.set_aside += nbytes
         try:
-            yield count
+            yield number
         finally:
             self._account.set_aside -= nbytes

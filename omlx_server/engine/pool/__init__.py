@@ -1,2 +1,1 @@
-"""The pool of models, loaded on demand and unloaded for others. Lives on the event loop's
-thread."""
+"""The pool of models, loaded on demand and unloaded for others. Event loop thread."""

@@ -19,6 +19,8 @@ _SHORTEST_TTL = 0.001  # 0 would mean for ever
 
 
 class Phase(StrEnum):
+    """Where a model is between disk and memory."""
+
     ABSENT = "absent"
     LOADING = "loading"
     LOADED = "loaded"
@@ -54,24 +56,23 @@ class Lease(Generic[M]):
 
 
 class PoolEntry(Generic[M]):
-    """One model that was asked for. `released` is set when a user or waiter has gone; `used` is
-    the time.monotonic() of its last use."""
+    """One model that was asked for. `released` is set when a user or waiter has gone."""
 
     def __init__(self, wanted: ModelRequest, released: asyncio.Event) -> None:
         self.wanted = wanted
         self.pinned: bool | None = None  # by ModelPool.pin; None: as `wanted` says
         self.phase = Phase.ABSENT
-        self.broken = False
+        self.has_failed = False  # after it was loaded
         self.problem = ""
         self.model: M | None = None
         self.users = 0
         self.loads = 0
-        self.used = time.monotonic()
+        self.used = time.monotonic()  # last
         self.keep_seconds: float | None = None
         self.waiters: list[asyncio.Future[Lease[M]]] = []
-        self.sent_away = False  # a client was told to retry while it loads
-        self.coming: asyncio.Task[None] | None = None
-        self.going: asyncio.Task[None] | None = None
+        self.has_told_to_retry = False  # some client, which will come back
+        self.load_task: asyncio.Task[None] | None = None
+        self.unload_task: asyncio.Task[None] | None = None
         self._released = released
 
     @property
@@ -80,7 +81,7 @@ class PoolEntry(Generic[M]):
 
     @property
     def is_wanted(self) -> bool:
-        return bool(self.waiters) or self.sent_away
+        return bool(self.waiters) or self.has_told_to_retry
 
     @property
     def ttl(self) -> float:
@@ -96,8 +97,6 @@ class PoolEntry(Generic[M]):
             wanted.key, wanted.nbytes, self.used, self.users, live, self.is_pinned, self.ttl
         )
 
-    # -- who uses it ---------------------------------------------------------------------
-
     def lease(self) -> Lease[M]:
         assert self.model is not None
         self.users += 1
@@ -109,9 +108,7 @@ class PoolEntry(Generic[M]):
         self.used = time.monotonic()
         self._released.set()
 
-    # -- who waits for it ----------------------------------------------------------------
-
-    def queue(self) -> asyncio.Future[Lease[M]]:
+    def add_waiter(self) -> asyncio.Future[Lease[M]]:
         """Add a waiter. Raises QueueFull when 128 wait already."""
         if len(self.waiters) >= _MAX_WAITERS:
             raise QueueFull(
@@ -122,38 +119,40 @@ class PoolEntry(Generic[M]):
         return waiter
 
     async def wait(self, waiter: asyncio.Future[Lease[M]], patience: float | None) -> Lease[M]:
-        """Raises Unavailable after `patience` seconds, or the error of `turn_away`."""
+        """Raises Unavailable after `patience` seconds, or the error of `fail_waiters`."""
         lease: Lease[M] | None = None
         try:
             async with asyncio.timeout(patience):
                 lease = await waiter
             return lease
         except TimeoutError:
-            self.sent_away = True
+            self.has_told_to_retry = True
             raise Unavailable(
                 "the model is still being loaded", retry_after=RETRY_SECONDS
             ) from None
         finally:
-            came_late = lease is None and waiter.done() and not waiter.cancelled()
-            if came_late and waiter.exception() is None:
+            # The lease may have come when this task was cancelled: nobody will use it.
+            is_answered = waiter.done() and not waiter.cancelled()
+            if lease is None and is_answered and waiter.exception() is None:
                 waiter.result().release()
             if waiter in self.waiters:
                 self.waiters.remove(waiter)
                 self._released.set()  # a drain for this waiter alone may end
 
-    def let_in(self) -> None:
+    def give_leases(self) -> None:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(self.lease())
         self.waiters.clear()
 
-    def turn_away(self, error: BaseException) -> None:
+    def fail_waiters(self, error: BaseException) -> None:
         for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_exception(error)
         self.waiters.clear()
 
     def reopen(self) -> None:
-        if self.model is not None and not (self.broken or self.going):
+        """Let clients use it again after an unload that was planned did not happen."""
+        if self.model is not None and not (self.has_failed or self.unload_task):
             self.phase = Phase.LOADED
-            self.let_in()
+            self.give_leases()

@@ -27,6 +27,8 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
+    """The most bytes and models in memory; 0 for no limit."""
+
     limit: int = 0
     max_loaded: int = 0
 
@@ -35,21 +37,20 @@ class Rules:
 class ResidencyPlan:
     """Keys of the models that leave; or `never`, why that would not suffice."""
 
-    going: tuple[str, ...] = ()
+    unloaded_keys: tuple[str, ...] = ()
     never: str = ""
 
 
-def plan(residents: Sequence[Resident], nbytes: int, rules: Rules) -> ResidencyPlan:
-    """Return which models leave for `nbytes` of weights: the longest unused first; pinned ones
-    never."""
+def plan_unloads(residents: Sequence[Resident], nbytes: int, rules: Rules) -> ResidencyPlan:
+    """Return which models leave for `nbytes` of weights: the longest unused first."""
     stay = [r for r in residents if r.pinned]
     if not _fits([replace(r, live=0) for r in stay], nbytes, rules):
-        return ResidencyPlan(never=_why(stay, nbytes, rules))
+        return ResidencyPlan(never=_why_it_never_fits(stay, nbytes, rules))
     movable = sorted((r for r in residents if not r.pinned), key=lambda r: (r.users > 0, r.used))
-    going = list[Resident]()
+    leaving = list[Resident]()
     while movable and not _fits([*stay, *movable], nbytes, rules):
-        going.append(movable.pop(0))
-    return ResidencyPlan(tuple(r.key for r in going))
+        leaving.append(movable.pop(0))
+    return ResidencyPlan(tuple(r.key for r in leaving))
 
 
 def longest_unused(residents: Sequence[Resident]) -> Resident | None:
@@ -58,6 +59,7 @@ def longest_unused(residents: Sequence[Resident]) -> Resident | None:
 
 
 def expired(residents: Sequence[Resident], now: float) -> list[str]:
+    """Return the keys of models that were unused for their ttl."""
     return [
         r.key for r in residents if r.ttl and not (r.users or r.pinned) and now - r.used >= r.ttl
     ]
@@ -66,13 +68,14 @@ def expired(residents: Sequence[Resident], now: float) -> list[str]:
 def _fits(residents: Sequence[Resident], nbytes: int, rules: Rules) -> bool:
     if rules.max_loaded and len(residents) >= rules.max_loaded:
         return False
-    weights = sum(r.nbytes for r in residents)
+    if not rules.limit:
+        return True
+    weights = nbytes + sum(r.nbytes for r in residents)
     live = sum(r.live for r in residents)
-    fits = weights + nbytes <= rules.limit * WEIGHTS_SHARE
-    return not rules.limit or (fits and weights + live + nbytes <= rules.limit * _HELD_SHARE)
+    return weights <= rules.limit * WEIGHTS_SHARE and weights + live <= rules.limit * _HELD_SHARE
 
 
-def _why(pinned: Sequence[Resident], nbytes: int, rules: Rules) -> str:
+def _why_it_never_fits(pinned: Sequence[Resident], nbytes: int, rules: Rules) -> str:
     if rules.max_loaded and len(pinned) >= rules.max_loaded:
         return f"models.max_loaded is {rules.max_loaded}, and so many models are pinned"
     weights = sum(r.nbytes for r in pinned)

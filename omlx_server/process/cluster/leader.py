@@ -27,16 +27,16 @@ from omlx_server.wiring.cluster.options import NO_PORT, gathering_options, hosts
 
 _log = logging.getLogger(__name__)
 # Environment variable with the number of restarts in place.
-_RESTARTS = "OMLX_RESTARTS"
+_RESTARTS_VARIABLE = "OMLX_RESTARTS"
 # Most seconds for the ranks' writes to their cold tiers at the end.
 _DRAIN_SECONDS = 5.0
 # Time for errors to reach clients.
 _LAST_WORDS_SECONDS = 1.5
 # Least time between restarts.
-_LEAST_SECONDS = 5.0
-_BEGAN = time.monotonic()
+_LEAST_LIFE_SECONDS = 5.0
+_BEGAN_AT = time.monotonic()
 # Most seconds for rank 0's writes to its cold tier before a restart.
-_KEEP_SECONDS = 3.0
+_RESTART_DRAIN_SECONDS = 3.0
 _STOP_POLL_SECONDS = 0.1
 
 
@@ -54,9 +54,9 @@ def make_cluster(loaded: Loaded, stack: AsyncExitStack) -> LeadingCluster | None
     return cluster
 
 
-def reports(cluster: LeadingCluster | None) -> Callable[[], ClusterReport | None]:
+def cluster_reporter(cluster: LeadingCluster | None) -> Callable[[], ClusterReport | None]:
     """Return a function that reports on the ranks. Any thread."""
-    return lambda: None if cluster is None else ClusterReport(cluster.states, _restarts())
+    return lambda: None if cluster is None else ClusterReport(cluster.states, _count_restarts())
 
 
 def watch_cluster(
@@ -66,31 +66,30 @@ def watch_cluster(
     drain: Callable[[float], None],
     is_stopping: Callable[[], bool],
 ) -> None:
-    """Have a lost cluster end all requests and start the process anew with `sock`. Call before
-    ranks are started."""
+    """Have a lost cluster start the process anew with `sock`. Call before ranks are started."""
     if cluster is None:
         return
     loop = asyncio.get_running_loop()
     _collect_former_ranks()
 
     def lost(problem: str) -> None:
-        loop.call_soon_threadsafe(engine.lose, problem)
+        loop.call_soon_threadsafe(engine.fail_everything, problem)
         args = (sock, drain, is_stopping)
         threading.Thread(target=_start_anew, args=args, daemon=True).start()
 
     cluster.gathering.on_lost = lost
 
 
-def _restarts() -> int:
-    said = os.environ.get(_RESTARTS, "")
-    return int(said) if said.isdigit() else 0
+def _count_restarts() -> int:
+    text = os.environ.get(_RESTARTS_VARIABLE, "")
+    return int(text) if text.isdigit() else 0
 
 
 def _collect_former_ranks() -> None:
     """Reap the ranks of before a restart: they are still children."""
-    former = psutil.Process().children()
-    if former:
-        threading.Thread(target=psutil.wait_procs, args=(former,), daemon=True).start()
+    children = psutil.Process().children()
+    if children:
+        threading.Thread(target=psutil.wait_procs, args=(children,), daemon=True).start()
 
 
 def _start_anew(
@@ -106,10 +105,10 @@ def _start_anew(
 def _replace_process(
     sock: socket.socket, drain: Callable[[float], None], is_stopping: Callable[[], bool]
 ) -> None:
-    at = max(time.monotonic() + _LAST_WORDS_SECONDS, _BEGAN + _LEAST_SECONDS)
-    drain(_KEEP_SECONDS)
-    while (left := at - time.monotonic()) > 0 and not is_stopping():
-        time.sleep(min(left, _STOP_POLL_SECONDS))
+    restart_at = max(time.monotonic() + _LAST_WORDS_SECONDS, _BEGAN_AT + _LEAST_LIFE_SECONDS)
+    drain(_RESTART_DRAIN_SECONDS)
+    while (seconds_left := restart_at - time.monotonic()) > 0 and not is_stopping():
+        time.sleep(min(seconds_left, _STOP_POLL_SECONDS))
     if is_stopping():
         return
     _log.warning("the server starts anew, to bring the ranks together again")
@@ -118,6 +117,6 @@ def _replace_process(
         sys.stdout.flush()
         sys.stderr.flush()
     os.set_inheritable(sock.fileno(), True)
-    os.environ[_RESTARTS] = str(_restarts() + 1)
+    os.environ[_RESTARTS_VARIABLE] = str(_count_restarts() + 1)
     os.environ[INHERITED] = str(sock.fileno())
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -30,13 +30,7 @@ from omlx_server.core.cluster.handshake import (
 )
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.engine.cluster.follower import Follower
-from omlx_server.engine.cluster.link import (
-    FORMING_SECONDS,
-    LOST_SECONDS,
-    Link,
-    LinkFailed,
-    connect,
-)
+from omlx_server.engine.cluster.link import FORMING_SECONDS, LOST_SECONDS, Link, LinkFailed, connect
 from omlx_server.errors import UsageError
 from omlx_server.process.logs import start_logging
 from omlx_server.settings import Settings
@@ -48,8 +42,8 @@ _POLL_SECONDS = 0.5
 _LAST_WORD_SECONDS = 0.5
 _CLOSING_SECONDS = 5.0
 # Most seconds for writes to the cold tier after rank 0 is gone.
-_KEEP_SECONDS = 2.0
-_ENDED = 3  # exit code
+_DRAIN_SECONDS = 2.0
+_EXIT_CODE = 3
 
 
 def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settings) -> None:
@@ -58,14 +52,14 @@ def run_rank(rank: int, leader: tuple[str, int], secret: bytes, settings: Settin
     start_logging(log.level, log.file, log.format)
     try:
         member = _Rank(rank, leader, secret, settings)
-        first = member.meet()
+        answer = member.meet()
     except LinkFailed as error:
         raise UsageError(f"can't join the cluster at {leader[0]}:{leader[1]}: {error}") from error
-    if isinstance(first, RankRefusal):
-        raise UsageError(f"rank 0 refuses this rank: {first.why}")
+    if isinstance(answer, RankRefusal):
+        raise UsageError(f"rank 0 refuses this rank: {answer.why}")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: member.leave("it was told to end"))
-    member.work(first)
+    member.work(answer)
 
 
 class _Rank:
@@ -81,43 +75,43 @@ class _Rank:
         self._path = Path()
         self._ranks: ConnectedRanks | None = None
         self._follower: Follower | None = None
-        self._done = 0
+        self._messages_done = 0
 
     def meet(self) -> object:
         """Say hello; return rank 0's answer. Raises LinkFailed."""
-        self._link.say(Hello(self._rank, versions(), platform.node()))
-        return self._link.hear()
+        self._link.send_now(Hello(self._rank, versions(), platform.node()))
+        return self._link.receive()
 
-    def work(self, first: object) -> None:
-        self._inbox.put(first)
-        self._link.start(self._inbox.put, self._alive)
+    def work(self, answer: object) -> None:
+        self._inbox.put(answer)
+        self._link.start(self._inbox.put, self._sign_of_life)
         while True:
             try:
                 message = self._inbox.get(timeout=_POLL_SECONDS)
             except Empty:
                 message = None
-            done = guarded(partial(self._take, message))
-            if isinstance(done, Crash):
-                self._give_up(done)
-            self._done += message is not None
+            crash = guarded(partial(self._obey, message))
+            if isinstance(crash, Crash):
+                self._give_up(crash)
+            self._messages_done += message is not None
 
-    def _take(self, message: Any) -> None:
+    def _obey(self, message: Any) -> None:
         match message:
             case None:
                 if self._follower is not None:
                     self._follower.poll()
             case Closing(seconds):
-                self._close(seconds)
-                _leave("rank 0 ends")
+                self._close_follower(seconds)
+                _end_process("rank 0 ends")
             case Welcome():
-                self._close(_CLOSING_SECONDS)
+                self._close_follower(_CLOSING_SECONDS)
                 self._welcome = message
                 self._path = find_model(message, self._settings)
                 self._say_ready()
             case RollCall():
                 self._say_ready()
-            case Formation(addresses, sums):
-                self._load(addresses, sums)
+            case Formation(addresses, timed_sums):
+                self._form_ranks_and_load(addresses, timed_sums)
             case _:
                 if self._follower is None:
                     raise UsageError("rank 0 computes before this rank has loaded anything")
@@ -127,14 +121,15 @@ class _Rank:
         assert self._welcome is not None
         self._link.tell(Ready(free_addresses(self._welcome.ips)))
 
-    def _close(self, seconds: float) -> None:
+    def _close_follower(self, seconds: float) -> None:
         follower, self._follower = self._follower, None
         if follower is not None:
             follower.close(seconds)
 
-    def _load(
-        self, addresses: Sequence[Sequence[str]], sums: Sequence[tuple[int, int]] = ()
+    def _form_ranks_and_load(
+        self, addresses: Sequence[Sequence[str]], timed_sums: Sequence[tuple[int, int]] = ()
     ) -> None:
+        """Connect the ranks; then time sums of (bytes, rounds) or, without any, load the model."""
         assert self._welcome is not None
         if self._ranks is None:
             self._link.patience = FORMING_SECONDS
@@ -142,9 +137,9 @@ class _Rank:
             backend, rdma = self._settings.cluster.backend, self._welcome.rdma
             self._ranks = connect_ranks(addresses, self._rank, backend, rdma)
         self._link.patience = LOST_SECONDS
-        for nbytes, rounds in sums:
+        for nbytes, rounds in timed_sums:
             self._ranks.time_sums(nbytes, rounds)
-        if sums:
+        if timed_sums:
             return
         self._follower = load_part(
             self._path,
@@ -160,21 +155,21 @@ class _Rank:
         """Write the cold tier's queue and end the process. Any thread."""
         follower = self._follower
         if follower is not None:
-            follower.drain(_KEEP_SECONDS)
-        _leave(why)
+            follower.drain(_DRAIN_SECONDS)
+        _end_process(why)
 
-    def _alive(self) -> Alive:
-        return Alive(self._done, device.active_memory(), device.peak_memory())
+    def _sign_of_life(self) -> Alive:
+        return Alive(self._messages_done, device.active_memory(), device.peak_memory())
 
     def _give_up(self, crash: Crash) -> NoReturn:
         if not (crash.is_foreseen or tells_of_loss(crash.error)):
             _log.error("rank %d can't go on", self._rank, exc_info=crash.error)
         self._link.tell(RankRefusal(crash.reason))
         time.sleep(_LAST_WORD_SECONDS)
-        _leave(crash.reason)
+        _end_process(crash.reason)
 
 
-def _leave(why: str) -> NoReturn:
+def _end_process(why: str) -> NoReturn:
     """End the process at once: the main thread may wait for ever."""
     try:
         _log.warning("this rank ends: %s", why)
@@ -182,4 +177,4 @@ def _leave(why: str) -> NoReturn:
         sys.stderr.write(f"{why}\n")
         sys.stderr.flush()
     finally:  # standard error is a pipe to rank 0, which may be gone
-        os._exit(_ENDED)
+        os._exit(_EXIT_CODE)

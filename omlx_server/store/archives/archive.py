@@ -41,12 +41,12 @@ _Number = Annotated[int, Meta(ge=0, le=1 << 48)]
 _Bytes = Annotated[int, Meta(ge=0, le=_MAX_BLOCK_BYTES)]
 _Key = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
-_ANY_FRONT = b'{\n "format": "omlx archive '
-_FRONT = _ANY_FRONT + f'{ARCHIVE_VERSION}",\n "digest": "'.encode()
-_DIGEST = slice(len(_FRONT), len(_FRONT) + 64)
+_BEGINNING_OF_ANY_VERSION = b'{\n "format": "omlx archive '
+_BEGINNING = _BEGINNING_OF_ANY_VERSION + f'{ARCHIVE_VERSION}",\n "digest": "'.encode()
+_DIGEST = slice(len(_BEGINNING), len(_BEGINNING) + 64)
 _NO_DIGEST = "0" * 64
 
-_WRONG = {
+_PROBLEMS = {
     "version": "is of another format version",
     "key": "is not the one that its name says",
     "namespace": "is of another model",
@@ -81,8 +81,7 @@ class ArchiveMember:
 
 
 def write_archive(out: BinaryIO, about: ArchiveOrigin, members: Sequence[ArchiveMember]) -> int:
-    """Write blocks of one root, parents first and checkpoints last; return the bytes written.
-    Raises ValueError as `archive_parts`."""
+    """Write blocks, parents first, checkpoints last. Return the bytes. Raises ValueError."""
     written = 0
     for part in archive_parts(about, members):
         out.write(part)
@@ -91,16 +90,15 @@ def write_archive(out: BinaryIO, about: ArchiveOrigin, members: Sequence[Archive
 
 
 def archive_parts(about: ArchiveOrigin, members: Sequence[ArchiveMember]) -> Iterator[Buffer]:
-    """Raises ValueError at once if the members make no archive, later for a block of a wrong
-    size."""
-    manifest, records = _planned(about, members)
-    return _parts(manifest, records, members)
+    """Raises ValueError if the members make no archive, perhaps only at a block of a wrong size."""
+    manifest, records = _plan_archive(about, members)
+    return _encode_parts(manifest, records, members)
 
 
 def read_archive(source: BinaryIO, *, max_bytes: int) -> "Archive":
     """Open an archive of at most `max_bytes`. Raises BadArchive, also during iteration."""
     tar = TarReader(source, max_bytes)
-    manifest = Manifest.of(tar.first(_MANIFEST, min(_MAX_MANIFEST_BYTES, max_bytes)))
+    manifest = Manifest.of(tar.read_first(_MANIFEST, min(_MAX_MANIFEST_BYTES, max_bytes)))
     if manifest.archive_bytes > max_bytes:
         raise BadArchive(
             f"it has {manifest.archive_bytes} bytes, and at most {max_bytes} are taken"
@@ -108,7 +106,7 @@ def read_archive(source: BinaryIO, *, max_bytes: int) -> "Archive":
     return Archive(tar, manifest)
 
 
-def _parts(
+def _encode_parts(
     manifest: "Manifest", records: Sequence[Record], members: Sequence[ArchiveMember]
 ) -> Iterator[Buffer]:
     head = manifest.to_bytes()
@@ -117,7 +115,7 @@ def _parts(
         parts = encode(record, member.load(), _KEY)
         if nbytes_of(parts) != member.nbytes:
             raise ValueError("a block is not of the size that was said")
-        yield from tar_member(_name(number, record.key), parts)
+        yield from tar_member(_member_name(number, record.key), parts)
     yield end_of_tar([len(head), *manifest.sizes.values()])
 
 
@@ -130,31 +128,32 @@ class Archive:
 
     def __iter__(self) -> Iterator[tuple[Record, PackedArrays]]:
         """Yield blocks, parents first, then checkpoints. Raises BadArchive."""
-        prefix, sizes = _Prefix(self.manifest.about), self.manifest.sizes
+        check, sizes = _PrefixCheck(self.manifest.about), self.manifest.sizes
         for number, (key, nbytes) in enumerate(sizes.items()):
-            record, packed = self._member(number, key, nbytes)
-            prefix.add(record)
+            record, packed = self._read_member(number, key, nbytes)
+            check.add(record)
             yield record, packed
-        if prefix.manifest(sizes) != self.manifest:
+        if check.manifest(sizes) != self.manifest:
             raise BadArchive("its manifest counts other blocks than there are")
-        self._tar.end()
+        self._tar.require_end()
 
-    def _member(self, number: int, key: BlockKey, nbytes: int) -> tuple[Record, PackedArrays]:
-        data = self._tar.next(_name(number, key), nbytes)
+    def _read_member(self, number: int, key: BlockKey, nbytes: int) -> tuple[Record, PackedArrays]:
+        data = self._tar.read_next(_member_name(number, key), nbytes)
         try:
             return decode(data, _KEY, Name.of(namespace_id(self.manifest.about.namespace), key))
         except Corrupt as error:
-            what = _WRONG.get(error.reason, f"is damaged ({error.reason})")
-            raise BadArchive(f"block {number} {what}") from None
+            problem = _PROBLEMS.get(error.reason, f"is damaged ({error.reason})")
+            raise BadArchive(f"block {number} {problem}") from None
 
 
 class Rerooting:
+    """Moves the blocks of one root below another."""
+
     def __init__(self, old: BlockKey, new: BlockKey) -> None:
         self._new_keys = {old: new}
 
     def moved(self, record: Record) -> Record:
-        """Return the record with a key below the new root. Raises ValueError if its parent did
-        not come before."""
+        """Return the record below the new root. Raises ValueError unless its parent came before."""
         parent = self._new_keys.get(record.parent)
         if parent is None:
             raise ValueError("a block does not follow those before it")
@@ -164,7 +163,7 @@ class Rerooting:
         return moved
 
 
-class _Fields(msgspec.Struct):
+class _ManifestFields(msgspec.Struct):
     namespace: str
     model: str
     block_size: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
@@ -188,14 +187,14 @@ class Manifest:
     @classmethod
     def of(cls, data: bytes) -> "Manifest":
         """Raises BadArchive unless these are the bytes that we would write."""
-        if not data.startswith(_FRONT):
-            if data.startswith(_ANY_FRONT):
+        if not data.startswith(_BEGINNING):
+            if data.startswith(_BEGINNING_OF_ANY_VERSION):
                 raise BadArchive(
                     "it was written by another version of omlx-server, in another archive format"
                 )
             raise BadArchive("its manifest is damaged")
         try:
-            fields = msgspec.json.decode(data, type=_Fields)
+            fields = msgspec.json.decode(data, type=_ManifestFields)
         except (RecursionError, ValueError):
             raise BadArchive("its manifest is damaged") from None
         manifest = cls(
@@ -212,11 +211,12 @@ class Manifest:
         return manifest
 
     def to_bytes(self) -> bytes:
-        blank = self._text().encode()
-        digest = hashlib.blake2b(blank, key=_KEY, digest_size=32).hexdigest().encode()
-        return blank[: _DIGEST.start] + digest + blank[_DIGEST.stop :]
+        """Return the manifest as JSON, with its digest at a fixed place."""
+        unsigned = self._unsigned_text().encode()
+        digest = hashlib.blake2b(unsigned, key=_KEY, digest_size=32).hexdigest().encode()
+        return unsigned[: _DIGEST.start] + digest + unsigned[_DIGEST.stop :]
 
-    def _text(self) -> str:
+    def _unsigned_text(self) -> str:
         fields = {
             "format": f"omlx archive {ARCHIVE_VERSION}",
             "digest": _NO_DIGEST,
@@ -236,7 +236,7 @@ class Manifest:
         return size_of_tar([len(self.to_bytes()), *self.sizes.values()])
 
 
-class _Prefix:
+class _PrefixCheck:
     """Checks that each block follows a full one or the root."""
 
     def __init__(self, about: ArchiveOrigin) -> None:
@@ -273,7 +273,7 @@ class _Prefix:
         self._checkpoints += 1
 
 
-def _planned(
+def _plan_archive(
     about: ArchiveOrigin, members: Sequence[ArchiveMember]
 ) -> tuple[Manifest, list[Record]]:
     if not members:
@@ -283,11 +283,11 @@ def _planned(
     sizes = {r.key: m.nbytes for r, m in zip(records, members, strict=True)}
     if len(sizes) < len(members):
         raise ValueError("a block comes twice")
-    prefix = _Prefix(about)
+    check = _PrefixCheck(about)
     try:
         for record in records:
-            prefix.add(record)
-        manifest = prefix.manifest(sizes)
+            check.add(record)
+        manifest = check.manifest(sizes)
         if len(manifest.to_bytes()) > _MAX_MANIFEST_BYTES:
             raise BadArchive("too many blocks for one archive")
         Manifest.of(manifest.to_bytes())
@@ -296,5 +296,5 @@ def _planned(
     return manifest, records
 
 
-def _name(number: int, key: BlockKey) -> str:
+def _member_name(number: int, key: BlockKey) -> str:
     return f"blocks/{number:06}-{key.hex()}.safetensors"

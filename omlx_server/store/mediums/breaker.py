@@ -1,5 +1,4 @@
-"""A guard around a medium that may hang: deadlines and a circuit breaker. Owned by the I/O
-thread."""
+"""Deadlines and a circuit breaker for a medium that may hang. Owned by the I/O thread."""
 
 import math
 import time
@@ -21,7 +20,7 @@ BREAKING = frozenset({"io", "timeout", "unreachable"})
 
 
 @dataclass(slots=True, eq=False)
-class Guarded:
+class GuardedMedium:
     """After FAILURES_TO_OPEN failures in a row calls raise MediumError at once, for a pause.
     Then one call is a trial: it ends that, or doubles the pause."""
 
@@ -40,62 +39,62 @@ class Guarded:
         return self.clock() < self._open_until
 
     def get(self, name: Name) -> bytes | None:
-        return self._guard(lambda: self.medium.get(name))
+        return self._run(lambda: self.medium.get(name))
 
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
-        self._guard(lambda: self.medium.put(name, parts))
+        self._run(lambda: self.medium.put(name, parts))
 
     def contains_many(self, names: Iterable[Name]) -> set[Name]:
-        wanted = list(names)
-        return self._guard(lambda: self.medium.contains_many(wanted))
+        listed = list(names)  # here, since the other thread may go on after its deadline
+        return self._run(lambda: self.medium.contains_many(listed))
 
     def delete(self, name: Name) -> None:
-        self._guard(lambda: self.medium.delete(name))
+        self._run(lambda: self.medium.delete(name))
 
     def close(self) -> None:
         """Close the medium even if the circuit is open."""
-        call = _Call(self.medium.close)
-        call.start()
-        call.join(self.deadline_seconds)
+        thread = _CallThread(self.medium.close)
+        thread.start()
+        thread.join(self.deadline_seconds)
 
-    def _guard(self, work: Callable[[], T]) -> T:
+    def _run(self, work: Callable[[], T]) -> T:
         if self.is_open:
             raise MediumError("unreachable", "the cold store failed repeatedly and is left alone")
         try:
-            result = self._within_deadline(work)
+            result = self._run_within_deadline(work)
         except MediumError as error:
-            self._failed(error.reason)
+            self._note_failure(error.reason)
             raise
-        self._recovered()
+        self._reset()
         return result
 
-    def _within_deadline(self, work: Callable[[], T]) -> T:
+    def _run_within_deadline(self, work: Callable[[], T]) -> T:
         if self._stuck is not None and self._stuck.is_alive():
             raise MediumError("timeout", "an earlier call to the cold store still hangs")
-        call = _Call(work)
-        call.start()
-        call.join(self.deadline_seconds)
-        if call.is_alive():
-            self._stuck = call
+        thread = _CallThread(work)
+        thread.start()
+        thread.join(self.deadline_seconds)
+        if thread.is_alive():
+            self._stuck = thread
             raise MediumError("timeout", f"no answer within {self.deadline_seconds:g} s")
-        return call.result()
+        return thread.result()
 
-    def _failed(self, reason: str) -> None:
+    def _note_failure(self, reason: str) -> None:
         self.failures[reason] += 1
         if reason not in BREAKING:
-            self._recovered()
+            self._reset()
             return
         self._failures_in_row += 1
         if self._failures_in_row >= FAILURES_TO_OPEN:
             self._open_until = self.clock() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def _recovered(self) -> None:
+    def _reset(self) -> None:
         self._failures_in_row = 0
         self._pause = FIRST_PAUSE
 
 
-class _Call(Thread, Generic[T]):
+class _CallThread(Thread, Generic[T]):
     """A call on a daemon thread, so that a hanging one can't hold up the exit."""
 
     def __init__(self, work: Callable[[], T]) -> None:

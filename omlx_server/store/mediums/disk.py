@@ -1,15 +1,17 @@
-"""Reads, writes, lists and removes files. Owned by the I/O thread.
+"""Reads, writes and lists files, and refuses writes to a full disk. Owned by the I/O thread.
 
 A file gets its name only when whole. Raises OSError where the system refuses, MediumError for a
 file that should not be read.
 """
 
 import errno
+import math
 import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,14 +22,37 @@ _TEMPORARY = re.compile(r"\.tmp-([1-9][0-9]{0,8})-([0-9a-f]{8})-[0-9a-f]{8}")
 
 # Tells runs with the same process id apart, as in a container after a restart.
 _RUN = secrets.token_hex(4)
+# How long an answer of the system to how much is free is used.
+_FREE_SECONDS = 1.0
 
 
 class Disk:
-    """The small files in `kept` are written again if their directory is removed."""
+    """Small files in `kept` are written again if their directory is removed."""
 
-    def __init__(self, operations: FileOperations) -> None:
+    def __init__(
+        self,
+        operations: FileOperations,
+        min_free_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._operations = operations
+        self.min_free_bytes = min_free_bytes
+        self._clock = clock
+        self._free_bytes = 0
+        self._free_expires = -math.inf
         self.kept: dict[Path, bytes] = {}
+
+    def refuse_if_full(self, directory: Path, nbytes: int) -> None:
+        """Raise MediumError if the disk would be too full after a write of `nbytes`."""
+        if not self.min_free_bytes:
+            return
+        now = self._clock()
+        if now >= self._free_expires:
+            self._free_bytes = self.free_bytes(directory)
+            self._free_expires = now + _FREE_SECONDS
+        if self._free_bytes - nbytes < self.min_free_bytes:
+            raise MediumError("full", f"{self._free_bytes} bytes are free")
+        self._free_bytes -= nbytes
 
     def read(self, path: Path, limit: int, first: int | None = None) -> bytes | None:
         """Return the file, or its `first` bytes; None if it is missing. Raises MediumError for
@@ -43,7 +68,7 @@ class Disk:
             if status.st_size > limit:
                 raise MediumError("too-large", f"{status.st_size} bytes: {path}")
             size = status.st_size if first is None else min(first, status.st_size)
-            return self._read_open(fd, size)
+            return self._read_all(fd, size)
         finally:
             self._operations.close(fd)
 
@@ -53,7 +78,7 @@ class Disk:
             fd = self._open_new(temporary)
             try:
                 for part in parts:
-                    self._write_open(fd, part)
+                    self._write_all(fd, part)
             finally:
                 self._operations.close(fd)
             self._operations.replace(temporary, path)
@@ -111,7 +136,7 @@ class Disk:
                 return self._operations.free_bytes(path)
         raise FileNotFoundError(errno.ENOENT, "no directory is there", str(directory))
 
-    def _read_open(self, fd: int, size: int) -> bytes:
+    def _read_all(self, fd: int, size: int) -> bytes:
         parts: list[bytes] = []
         while size > 0 and (part := self._operations.read(fd, size)):
             parts.append(part)
@@ -131,14 +156,14 @@ class Disk:
             if not self.is_file(path):
                 self.write(path, [content])
 
-    def _write_open(self, fd: int, part: Buffer) -> None:
+    def _write_all(self, fd: int, part: Buffer) -> None:
         view = memoryview(part)
-        left = view.cast("B") if view.nbytes else memoryview(b"")
-        while left:
-            written = self._operations.write(fd, left)
+        unwritten = view.cast("B") if view.nbytes else memoryview(b"")
+        while unwritten:
+            written = self._operations.write(fd, unwritten)
             if written == 0:
                 raise OSError(errno.EIO, "nothing could be written")
-            left = left[written:]
+            unwritten = unwritten[written:]
 
     def _entries(self, path: Path) -> list[os.DirEntry[str]]:
         try:
@@ -151,6 +176,6 @@ class Disk:
         if not match:
             return False
         pid, run = int(match[1]), match[2]
-        if pid == os.getpid():
+        if pid == os.getpid():  # perhaps of an earlier process with this id
             return run != _RUN
         return not self._operations.process_lives(pid)

@@ -1,5 +1,4 @@
-"""The interface of the stores for the cold tier's bytes. Calls block and belong to the I/O
-thread."""
+"""The interface of the stores for the cold tier's bytes. Calls block. I/O thread."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -48,12 +47,9 @@ class Medium(Protocol):
     """A store of bytes by name. A call that fails raises MediumError only."""
 
     def get(self, name: Name) -> bytes | None: ...
-
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
         """Store the parts as one content; a reader sees all of it or nothing."""
 
     def contains_many(self, names: Iterable[Name]) -> set[Name]: ...
-
     def delete(self, name: Name) -> None: ...
-
     def close(self) -> None: ...

@@ -1,5 +1,4 @@
-"""A medium in an object store (S3, GCS, Azure), a mounted folder or memory, by obstore. Owned by
-the I/O thread."""
+"""A medium in an object store or a mounted folder, by obstore. Owned by the I/O thread."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,20 +33,19 @@ REASONS = (
 
 
 class Objects:
-    """`timeout`: seconds of an HTTP request. Raises ValueError for an unusable URL. The first
-    call connects."""
+    """`timeout`: seconds of an HTTP request. Raises ValueError for an unusable URL."""
 
     max_bytes = REMOTE_MAX_BYTES
 
     def __init__(self, url: str, *, timeout: float) -> None:
         try:
-            self._store = _open(url, timedelta(seconds=timeout))
+            self._store = _open_store(url, timedelta(seconds=timeout))
         except (BaseError, OSError) as error:
             raise ValueError(str(error)) from error
         self._heads = ThreadPoolExecutor(HEADS_AT_ONCE, thread_name_prefix="cold-store-head")
 
     def get(self, name: Name) -> bytes | None:
-        with _translated():
+        with _as_medium_errors():
             try:
                 answer = obstore.get(self._store, _path(name))
                 require_fits(answer.meta["size"], self.max_bytes)
@@ -59,23 +57,23 @@ class Objects:
         content = b"".join(parts)
         require_fits(len(content), self.max_bytes)
         # One request, so all or nothing.
-        with _translated():
+        with _as_medium_errors():
             obstore.put(self._store, _path(name), content, use_multipart=False)
 
     def contains_many(self, names: Iterable[Name]) -> set[Name]:
-        wanted = list(names)
-        answers = list(self._heads.map(self._contains, wanted))
-        return {name for name, is_stored in zip(wanted, answers, strict=True) if is_stored}
+        listed = list(names)
+        answers = list(self._heads.map(self._contains, listed))
+        return {name for name, is_stored in zip(listed, answers, strict=True) if is_stored}
 
     def delete(self, name: Name) -> None:
-        with _translated(), suppress(FileNotFoundError):
+        with _as_medium_errors(), suppress(FileNotFoundError):
             obstore.delete(self._store, _path(name))
 
     def close(self) -> None:
         self._heads.shutdown(wait=False, cancel_futures=True)
 
     def _contains(self, name: Name) -> bool:
-        with _translated():
+        with _as_medium_errors():
             try:
                 obstore.head(self._store, _path(name))
             except FileNotFoundError:
@@ -83,7 +81,7 @@ class Objects:
             return True
 
 
-def _open(url: str, limit: timedelta) -> ObjectStore:
+def _open_store(url: str, limit: timedelta) -> ObjectStore:
     if url.startswith("file:"):
         return from_url(url, mkdir=True)
     if url.startswith("memory:"):
@@ -101,17 +99,17 @@ def _path(name: Name) -> str:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _as_medium_errors() -> Iterator[None]:
     try:
         yield
     except (BaseError, OSError, ValueError) as error:
         text = str(error)
         # The first line is for people; the client's internals follow.
         brief = text.partition("\n")[0]
-        raise MediumError(_reason(error, text.lower()), f"object store: {brief}") from error
+        raise MediumError(_reason_of(error, text.lower()), f"object store: {brief}") from error
 
 
-def _reason(error: Exception, text: str) -> str:
+def _reason_of(error: Exception, text: str) -> str:
     if isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
         return "read-only"
     return next((reason for words, reason in REASONS if words in text), "io")

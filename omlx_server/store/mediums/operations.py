@@ -1,7 +1,4 @@
-"""The cold tier's calls to the operating system's files, which tests make fail.
-
-Methods raise OSError, and never follow a symbolic link at a path's end.
-"""
+"""The cold tier's system calls on files, which tests make fail. They follow no symbolic link."""
 
 import errno
 import fcntl
@@ -24,8 +21,9 @@ _SHARED = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
-READING: Mapping[int, str] = {}
-WRITING = {
+# The `MediumError.reason` of an errno; of all others it is "io".
+READ_REASONS: Mapping[int, str] = {}
+WRITE_REASONS = {
     errno.ENOSPC: "full",
     errno.EDQUOT: "full",
     **dict.fromkeys(READ_ONLY, "read-only"),
@@ -33,6 +31,8 @@ WRITING = {
 
 
 class FileOperations:
+    """System calls with our flags and modes."""
+
     def open_read(self, path: Path) -> int:
         return os.open(path, _READ)
 
@@ -51,6 +51,7 @@ class FileOperations:
     stat_open = staticmethod(os.fstat)
     stat = staticmethod(Path.lstat)
     remove_directory = staticmethod(Path.rmdir)
+    process_lives = staticmethod(psutil.pid_exists)
 
     def lock(self, fd: int, *, wait: bool) -> None:
         """Raises BlockingIOError if another process has the lock and not `wait`."""
@@ -82,9 +83,6 @@ class FileOperations:
         system = os.statvfs(path)
         return system.f_bavail * system.f_frsize
 
-    def process_lives(self, pid: int) -> bool:
-        return bool(psutil.pid_exists(pid))
-
 
 def make_directory(operations: FileOperations, path: Path) -> None:
     try:
@@ -98,8 +96,8 @@ def make_directory(operations: FileOperations, path: Path) -> None:
 
 
 @contextmanager
-def raising(reasons: Mapping[int, str]) -> Iterator[None]:
-    """Turn an OSError into a MediumError, with the reason of its errno, else "io"."""
+def as_medium_errors(reasons: Mapping[int, str]) -> Iterator[None]:
+    """Turn an OSError into a MediumError."""
     try:
         yield
     except OSError as error:

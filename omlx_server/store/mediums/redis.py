@@ -1,5 +1,4 @@
-"""A medium in Redis or Valkey: one string per block. Owned by the I/O thread. Nothing is tried
-twice."""
+"""A medium in Redis or Valkey: one string per block. Owned by the I/O thread."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -52,7 +51,7 @@ class Redis:
         self._ttl_seconds = ttl_seconds
 
     def get(self, name: Name) -> bytes | None:
-        with _translated():
+        with _as_medium_errors():
             require_fits(int(self._client.strlen(_key(name))), self.max_bytes)
             # Bytes, because decode_responses is off.
             content = cast("bytes | None", self._client.get(_key(name)))
@@ -63,26 +62,26 @@ class Redis:
     def put(self, name: Name, parts: Sequence[Buffer]) -> None:
         content = b"".join(parts)
         require_fits(len(content), self.max_bytes)
-        with _translated():
+        with _as_medium_errors():
             self._client.set(_key(name), content, ex=self._ttl_seconds)
 
     def contains_many(self, names: Iterable[Name]) -> set[Name]:
-        wanted = list(names)
-        with _translated(), self._client.pipeline(transaction=False) as pipeline:
-            for name in wanted:
+        listed = list(names)
+        with _as_medium_errors(), self._client.pipeline(transaction=False) as pipeline:
+            for name in listed:
                 if self._ttl_seconds:  # also says whether the key exists
                     pipeline.expire(_key(name), self._ttl_seconds)
                 else:
                     pipeline.exists(_key(name))
             answers = pipeline.execute()
-        return {name for name, is_stored in zip(wanted, answers, strict=True) if is_stored}
+        return {name for name, is_stored in zip(listed, answers, strict=True) if is_stored}
 
     def delete(self, name: Name) -> None:
-        with _translated():
+        with _as_medium_errors():
             self._client.delete(_key(name))
 
     def close(self) -> None:
-        with _translated():
+        with _as_medium_errors():
             self._pool.disconnect()
 
 
@@ -91,7 +90,7 @@ def _key(name: Name) -> str:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _as_medium_errors() -> Iterator[None]:
     try:
         yield
     except (RedisError, OSError) as error:

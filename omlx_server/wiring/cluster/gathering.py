@@ -233,7 +233,7 @@ class Gathering:
                 self._lose(member, link, why)
 
         try:
-            link = authenticated(peer, self._secret, lost, first=True)
+            link = authenticated(peer, self._secret, lost, challenges_first=True)
             member, hello = self._admitted(link)
         except LinkFailed as error:
             _log.warning("a rank at %s is refused: %s", address, error)
@@ -244,7 +244,7 @@ class Gathering:
         _log.info("rank %d is here: %s", member.rank, hello.machine)
 
     def _admitted(self, link: Link) -> tuple[_Member, Hello]:
-        hello = link.hear()
+        hello = link.receive()
         if not isinstance(hello, Hello):
             raise LinkFailed("it did not say who it is")
         member = self._members.get(hello.rank)
@@ -262,10 +262,10 @@ class Gathering:
                     member.process_of_link = member.process
                     member.state = replace(member.state, status=RankStatus.CHECKING, problem="")
         if why or member is None:
-            link.say(RankRefusal(why))
+            link.send_now(RankRefusal(why))
             raise LinkFailed(why)
         try:
-            link.say(self._welcome_for(member))
+            link.send_now(self._welcome_for(member))
         except LinkFailed as error:
             self._lose(member, link, str(error))
             raise

@@ -9,7 +9,7 @@ from omlx_server.api.activity import live
 from omlx_server.api.activity.activity import Activity
 from omlx_server.api.activity.live import MOST_LISTENERS, Broadcast
 from omlx_server.engine.client.engine_client import AsyncEngine
-from omlx_server.engine.messages import EngineCall, Inbound, Start
+from omlx_server.engine.messages import EngineCall, Inbound, StartJob
 from omlx_server.errors import QueueFull, Unavailable
 from tests.api.moments import Open, Place, opened, play
 
@@ -24,7 +24,7 @@ class Asked:
         put = AsyncEngine.put
 
         def counted(engine: AsyncEngine, message: Inbound) -> None:
-            self.times += isinstance(message, EngineCall | Start)
+            self.times += isinstance(message, EngineCall | StartJob)
             put(engine, message)
 
         monkeypatch.setattr(AsyncEngine, "put", counted)

@@ -18,7 +18,7 @@ from omlx_server.store.block_file import encode
 from omlx_server.store.description import NamespaceDescription
 from omlx_server.store.files import Files
 from omlx_server.store.mediums.medium import Name
-from omlx_server.store.secret import secret
+from omlx_server.store.secret import load_secret
 from tests.cli.locking import locked
 
 ROOT = Path(__file__).parents[3]
@@ -46,7 +46,7 @@ class Store:
             tokens = tuple(range(first_token + start, first_token + start + 4))
             record = Record(namespace, parent, start, tokens)
             names.append(Name(namespace_id(namespace), record.key.hex()))
-            self.files.put(names[-1], encode(record, PACKED, secret(self.root)))
+            self.files.put(names[-1], encode(record, PACKED, load_secret(self.root)))
             self.use(names[-1])
             parent = record.key
         return names

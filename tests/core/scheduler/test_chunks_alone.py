@@ -71,7 +71,7 @@ def test_while_another_model_is_at_work_chunks_are_small() -> None:
     assert planned() == [(0, 32)]
     other = share.account.share(0)
     assert planned() == [(32, 40)]
-    share.account.leave(other)
+    other.leave()
     assert planned() == [(40, 64)]
 
 

@@ -142,10 +142,10 @@ def test_a_client_waits_for_no_more_slices_than_it_gets_itself() -> None:
     for _ in range(20):
         jobs.add(job(b"swarm", 50), Future(), b"swarm")
     for _ in range(7):
-        jobs.turn()
+        jobs.run_slice()
     jobs.add(job(b"other", 5), answer := Future[object](), b"other")
     while not answer.done():
-        jobs.turn()
+        jobs.run_slice()
     assert ran.count(b"swarm") <= 7 + 6
     jobs.end(Unavailable("over"))
     assert not len(jobs)

@@ -53,7 +53,7 @@ def pair(listener: socket.socket, lost: "SimpleQueue[str]") -> tuple[Link, Link]
     """The links of rank 0 and of a rank, whose losses are put into the queue."""
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(connect, listener.getsockname(), SECRET, lost.put)
-        first = authenticated(listener.accept()[0], SECRET, lost.put, first=True)
+        first = authenticated(listener.accept()[0], SECRET, lost.put, challenges_first=True)
         return first, joining.result()
 
 
@@ -65,7 +65,7 @@ def test_a_stranger_is_refused_and_leaves_nothing(listener: socket.socket, data:
             theirs.sendall(data)
             theirs.shutdown(socket.SHUT_WR)
             with pytest.raises(LinkFailed, match="does not know the secret"):
-                authenticated(ours, SECRET, pytest.fail, first=True)
+                authenticated(ours, SECRET, pytest.fail, challenges_first=True)
 
 
 def test_no_more_is_read_of_a_stranger_than_an_answer_can_have(listener: socket.socket) -> None:
@@ -75,7 +75,7 @@ def test_no_more_is_read_of_a_stranger_than_an_answer_can_have(listener: socket.
         theirs.sendall(STRANGERS["a huge message"])
         start = time.monotonic()
         with pytest.raises(LinkFailed, match="does not know the secret"):  # it waits for no more
-            authenticated(ours, SECRET, pytest.fail, first=True)
+            authenticated(ours, SECRET, pytest.fail, challenges_first=True)
         assert time.monotonic() - start < PATIENCE
 
 
@@ -95,7 +95,7 @@ def test_a_stranger_who_only_takes_time_is_refused_in_time(
         dripping.start()
         theirs.sendall(struct.pack("!i", 200))
         with pytest.raises(LinkFailed, match="did not prove within"):
-            authenticated(ours, SECRET, pytest.fail, first=True, seconds=SOON)
+            authenticated(ours, SECRET, pytest.fail, challenges_first=True, seconds=SOON)
         is_over.set()
         dripping.join()
         theirs.close()
@@ -106,11 +106,11 @@ def test_who_knows_the_secret_must_speak_in_time_too(listener: socket.socket, sa
     """Here the secret is known to multiprocessing's own client, which is no link."""
     with nothing_left(), ThreadPoolExecutor(1) as pool:
         joining = pool.submit(Client, listener.getsockname(), authkey=SECRET)
-        first = authenticated(listener.accept()[0], SECRET, pytest.fail, first=True)
+        first = authenticated(listener.accept()[0], SECRET, pytest.fail, challenges_first=True)
         with joining.result() as other:
             os.write(other.fileno(), said)
             with pytest.raises(LinkFailed, match="no word came"):
-                first.hear(SOON)
+                first.receive(SOON)
         first.close()
 
 
@@ -118,7 +118,7 @@ def test_a_rank_does_not_wait_for_a_leader_that_says_nothing(listener: socket.so
     with nothing_left():
         theirs, ours = stranger(listener)
         with ours, pytest.raises(LinkFailed, match="did not prove within"):
-            authenticated(theirs, SECRET, pytest.fail, first=False, seconds=SOON)
+            authenticated(theirs, SECRET, pytest.fail, challenges_first=False, seconds=SOON)
 
 
 def test_links_that_end_leave_no_thread_and_no_descriptor(

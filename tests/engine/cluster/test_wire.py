@@ -49,18 +49,18 @@ MESSAGES = (
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_comes_as_it_was_sent(message: object) -> None:
-    assert wire.read(wire.written(message)) == message
+    assert wire.decode(wire.encode(message)) == message
 
 
 def test_a_cut_keeps_its_number() -> None:
-    read = wire.read(wire.written(commands.LaunchStep(STEP)))
+    read = wire.decode(wire.encode(commands.LaunchStep(STEP)))
     assert read.step.tails[0].cut.number == CUT.number
 
 
 def test_a_welcome_has_the_devices_of_all_ranks() -> None:
     rdma = (((), ("rdma_en2",)), (("rdma_en3",), ()))
     welcome = handshake.Welcome(2, (), ("m",), "f", ("none", 4.0, 64), 16, has_cold=True, rdma=rdma)
-    read = wire.read(wire.written(welcome))
+    read = wire.decode(wire.encode(welcome))
     assert read.rdma == [[[], ["rdma_en2"]], [["rdma_en3"], []]]
 
 
@@ -71,12 +71,12 @@ def test_a_welcome_has_the_devices_of_all_ranks() -> None:
         b"Launch",
         b"Launch\0",
         b"Launch\0\xff\xff",
-        b"Kept\0" + wire.written(handshake.Alive())[6:],
+        b"Kept\0" + wire.encode(handshake.Alive())[6:],
         b"Step\0\x80",
         pickle.dumps(handshake.Alive()),
-        wire.written(commands.LaunchStep(STEP))[:-3],
+        wire.encode(commands.LaunchStep(STEP))[:-3],
     ],
 )
 def test_what_is_no_message_is_refused(data: bytes) -> None:
     with pytest.raises(wire.BadMessage):
-        wire.read(data)
+        wire.decode(data)

@@ -44,11 +44,11 @@ def test_what_models_have_left_to_be_written_takes_room_from_all() -> None:
     left = [70]
     account = MemoryAccount(1000, queue=50, unwritten=lambda: left[0])
     share = account.share(100)
-    share.begin()
+    share.note_others()
     assert (account.held().pending, share.pending) == (70, 70)
     assert account.free() == 1000 - 100 - 70
     assert Audit(account).report([]).ledger.pending == 70
     left[0] = 0
-    share.begin()
+    share.note_others()
     assert (account.held().pending, share.pending) == (0, 0)
     assert account.free() == 1000 - 100 - 50

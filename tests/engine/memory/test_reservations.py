@@ -57,7 +57,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def account_of(limit: int, weights: int = 0, queue: int = 0) -> MemoryAccount:
     account = MemoryAccount(limit, queue)
-    account.share(weights).weigh(weights)
+    account.share(weights).set_weights(weights)
     return account
 
 
@@ -93,7 +93,7 @@ def test_a_job_may_have_what_weights_queue_and_floor_leave() -> None:
 
 def test_a_refusal_tells_whether_other_models_are_in_the_way() -> None:
     account = account_of(10_000, weights=2_000)
-    account.share(3_000).weigh(3_000)
+    account.share(3_000).set_weights(3_000)
     for nbytes, fits in ((5_000, True), (7_600, True), (7_601, False)):
         with pytest.raises(NoMemory) as refused:
             room_of(account).check(nbytes)
@@ -166,10 +166,10 @@ def test_neighbours_count_with_jobs() -> None:
     with at_once(room_of(account).claim([6_000])):
         waiting = room_of(account).claim([5_000])
         next(waiting)
-        share.begin()
+        share.note_others()
         assert (share.live, share.reserved, share.at_work) == (6_000, 11_000, True)
         waiting.close()
-    share.begin()
+    share.note_others()
     assert (share.live, share.reserved, share.at_work) == (0, 0, False)
 
 
@@ -338,13 +338,13 @@ def test_a_model_that_comes_waits_for_jobs_that_take_its_room() -> None:
     room = room_of(account)
     with at_once(room.claim([6_000])):
         account.share(6_000)
-        coming = account.settling()
+        coming = account.waiting_for_jobs()
         for _ in range(3):
             next(coming)
     with pytest.raises(StopIteration):
         next(coming)
     with at_once(room.claim([1_000])):
-        roomy = account.settling()
+        roomy = account.waiting_for_jobs()
         next(roomy)
         with pytest.raises(StopIteration):
             next(roomy)

@@ -89,7 +89,7 @@ def test_who_needs_the_room_is_told_of_everybody_who_goes() -> None:
     async def scene() -> None:
         released = asyncio.Event()
         entry = PoolEntry[str](ModelRequest("a", 1), released)
-        waiting = asyncio.create_task(error_of(entry.wait(entry.queue(), None)))
+        waiting = asyncio.create_task(error_of(entry.wait(entry.add_waiter(), None)))
         await asyncio.sleep(0)
         waiting.cancel()
         await waiting
@@ -108,8 +108,8 @@ def test_who_needs_the_room_is_told_of_everybody_who_goes() -> None:
 def test_one_that_was_to_go_is_had_again_unless_it_is_broken(broken: bool) -> None:
     async def scene() -> None:
         entry = PoolEntry[str](ModelRequest("a", 1), asyncio.Event())
-        entry.model, entry.broken, entry.phase = "a", broken, Phase.UNLOADING
-        waiter = entry.queue()
+        entry.model, entry.has_failed, entry.phase = "a", broken, Phase.UNLOADING
+        waiter = entry.add_waiter()
         entry.reopen()
         assert (entry.phase is Phase.LOADED, waiter.done()) == (not broken, not broken)
         entry.model = None

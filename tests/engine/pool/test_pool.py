@@ -151,11 +151,11 @@ def test_one_that_is_wanted_again_in_the_last_moment_comes() -> None:
         waiting.cancel()
         await asyncio.wait({waiting})
         entry = place.pool.entry("c")
-        assert entry is not None and entry.coming is not None
+        assert entry is not None and entry.load_task is not None
         place.shop.gate.set()
-        while not entry.coming.done():
+        while not entry.load_task.done():
             await asyncio.sleep(0)
-        assert entry.coming is not None, "too late to tell"
+        assert entry.load_task is not None, "too late to tell"
         await place.use("c")
         await loading
         await place.quiet("bc")
@@ -416,10 +416,10 @@ def test_one_that_is_being_taken_apart_is_not_had_again(monkeypatch: pytest.Monk
         going = asyncio.create_task(place.pool.unload("a"))
         entry = place.pool.entry("a")
         assert entry is not None
-        await until(lambda: entry.going is not None)
+        await until(lambda: entry.unload_task is not None)
         going.cancel()
         assert isinstance(await error_of(place.use("c")), Unavailable)
-        assert entry.going is not None, "else this shows nothing"
+        assert entry.unload_task is not None, "else this shows nothing"
         assert place.phase("a") is Phase.UNLOADING
         place.give(busy)
         await place.use("a")
@@ -438,7 +438,7 @@ def test_one_that_goes_while_others_are_waited_for_is_not_taken_apart_twice() ->
         going = asyncio.create_task(place.pool.unload("a"))
         entry = place.pool.entry("a")
         assert entry is not None
-        await until(lambda: entry.going is not None)
+        await until(lambda: entry.unload_task is not None)
         going.cancel()
         other = place.soon("c")
         await until(lambda: entry.model is None)

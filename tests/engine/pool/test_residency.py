@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx_server.engine.pool.residency import ResidencyPlan, Resident, Rules, expired, plan
+from omlx_server.engine.pool.residency import ResidencyPlan, Resident, Rules, expired, plan_unloads
 
 NOBODY: tuple[Resident, ...] = ()
 
@@ -17,44 +17,44 @@ def resident(key: str, nbytes: int = 10, used: float = 0, **changes: object) -> 
 
 @pytest.mark.parametrize("rules", [Rules(), Rules(limit=1000), Rules(max_loaded=1)])
 def test_the_first_model_finds_room(rules: Rules) -> None:
-    assert plan(NOBODY, 850, rules) == ResidencyPlan()
+    assert plan_unloads(NOBODY, 850, rules) == ResidencyPlan()
 
 
 def test_nobody_goes_where_there_is_room() -> None:
     there = [resident("a", 400, ttl=1, used=-100), resident("b", 400, users=3)]
-    assert plan(there, 50, Rules(limit=1000, max_loaded=3)) == ResidencyPlan()
+    assert plan_unloads(there, 50, Rules(limit=1000, max_loaded=3)) == ResidencyPlan()
 
 
 def test_without_a_limit_any_number_is_there() -> None:
     there = [resident(str(n), 1 << 40) for n in range(50)]
-    assert plan(there, 1 << 50, Rules()) == ResidencyPlan()
+    assert plan_unloads(there, 1 << 50, Rules()) == ResidencyPlan()
 
 
 def test_of_the_limit_a_part_is_kept_for_conversations() -> None:
-    assert plan(NOBODY, 850, Rules(limit=1000)) == ResidencyPlan()
-    never = plan(NOBODY, 851, Rules(limit=1000)).never
+    assert plan_unloads(NOBODY, 850, Rules(limit=1000)) == ResidencyPlan()
+    never = plan_unloads(NOBODY, 851, Rules(limit=1000)).never
     assert never == ("its weights are 851 B, and of memory.limit (1 KB) weights may take 850 B")
 
 
 def test_the_longest_unused_goes_first_and_no_more_than_needed() -> None:
     there = [resident("new", used=9), resident("old", used=1), resident("middle", used=5)]
-    assert plan(there, 10, Rules(max_loaded=3)) == ResidencyPlan(("old",))
-    assert plan(there, 10, Rules(max_loaded=2)) == ResidencyPlan(("old", "middle"))
-    assert plan(there, 10, Rules(limit=40)) == ResidencyPlan(("old",))
+    assert plan_unloads(there, 10, Rules(max_loaded=3)) == ResidencyPlan(("old",))
+    assert plan_unloads(there, 10, Rules(max_loaded=2)) == ResidencyPlan(("old", "middle"))
+    assert plan_unloads(there, 10, Rules(limit=40)) == ResidencyPlan(("old",))
 
 
 def test_those_in_use_go_last_and_are_waited_for() -> None:
     there = [resident("busy", used=1, users=2), resident("idle", used=9)]
-    assert plan(there, 10, Rules(max_loaded=2)) == ResidencyPlan(("idle",))
-    assert plan(there, 10, Rules(max_loaded=1)) == ResidencyPlan(("idle", "busy"))
+    assert plan_unloads(there, 10, Rules(max_loaded=2)) == ResidencyPlan(("idle",))
+    assert plan_unloads(there, 10, Rules(max_loaded=1)) == ResidencyPlan(("idle", "busy"))
 
 
 def test_pinned_ones_stay() -> None:
     there = [resident("pinned", used=1, pinned=True), resident("busy", used=5, users=1)]
-    assert plan(there, 10, Rules(max_loaded=2)) == ResidencyPlan(("busy",))
-    never = plan([*there, resident("idle")], 10, Rules(max_loaded=1)).never
+    assert plan_unloads(there, 10, Rules(max_loaded=2)) == ResidencyPlan(("busy",))
+    never = plan_unloads([*there, resident("idle")], 10, Rules(max_loaded=1)).never
     assert never == "models.max_loaded is 1, and so many models are pinned"
-    never = plan(there, 80, Rules(limit=100)).never
+    never = plan_unloads(there, 80, Rules(limit=100)).never
     assert "its weights are 80 B beside pinned models of 10 B" in never
 
 
@@ -110,14 +110,14 @@ def test_any_plan_is_that_of_a_plain_search() -> None:
         ]
         rules = Rules(chance.choice([0, 100, 200, 400]), chance.choice([0, 1, 2, 4]))
         nbytes = chance.randrange(1, 120)
-        found = plan(there, nbytes, rules)
+        found = plan_unloads(there, nbytes, rules)
         try:
             unload, drain = search(there, nbytes, rules)
         except LookupError:
             seen["never"] += 1
-            assert found.never and not found.going
+            assert found.never and not found.unloaded_keys
             continue
-        assert (list(found.going), found.never) == ([*unload, *drain], "")
+        assert (list(found.unloaded_keys), found.never) == ([*unload, *drain], "")
         seen["drain" if drain else "unload" if unload else "nobody"] += 1
         left = {r.key for r in there if r.ttl and not r.users and not r.pinned}
         assert set(expired(there, 1.0)) == left & {r.key for r in there if r.used <= 0.7}
@@ -128,9 +128,11 @@ def test_answers_under_way_count_and_are_never_cut_off() -> None:
     """Weights would fit beside each other; what the first one's requests need does not."""
     rules = Rules(limit=1000)
     busy = Resident("busy", 300, 1.0, users=1, live=500)
-    assert plan([busy], 300, rules) == ResidencyPlan(("busy",))
-    assert plan([replace(busy, live=300)], 300, rules) == ResidencyPlan()
+    assert plan_unloads([busy], 300, rules) == ResidencyPlan(("busy",))
+    assert plan_unloads([replace(busy, live=300)], 300, rules) == ResidencyPlan()
     pinned = replace(busy, pinned=True)
-    assert plan([pinned], 300, rules) == ResidencyPlan(), "it can't leave, and its answers will end"
+    assert plan_unloads([pinned], 300, rules) == ResidencyPlan(), (
+        "it can't leave, and its answers will end"
+    )
     idle = Resident("idle", 200, 9.0)
-    assert plan([replace(busy, live=300), idle], 200, rules) == ResidencyPlan(("idle",))
+    assert plan_unloads([replace(busy, live=300), idle], 200, rules) == ResidencyPlan(("idle",))

@@ -8,7 +8,7 @@ from tests.cli.program import ROOT
 LOST = """
 import socket, sys
 from omlx_server.process.cluster import leader
-leader._LEAST_SECONDS = leader._LAST_WORDS_SECONDS = 0
+leader._LEAST_LIFE_SECONDS = leader._LAST_WORDS_SECONDS = 0
 sys.executable = "/nowhere/python"
 drain = lambda seconds: print("drains for", seconds, flush=True)
 stops = sys.argv[1] == "stops"

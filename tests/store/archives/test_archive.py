@@ -511,7 +511,7 @@ def test_resigning_itself_changes_nothing(data: bytes) -> None:
     "text", ["[" * 200_000, "[1,", "null", "[]", "9" * 200_000, '{"a":' * 60_000, "\ud800"]
 )
 def test_a_manifest_that_is_no_object_is_refused(data: bytes, text: str) -> None:
-    front = archive_format._FRONT
+    front = archive_format._BEGINNING
     for manifest in (text.encode(errors="surrogatepass"), front + text.encode(errors="ignore")):
         problem(packed_up([("manifest.json", manifest), *members(data)[1:]]))
 
@@ -605,7 +605,7 @@ def test_a_long_manifest_is_not_read(data: bytes) -> None:
 
 def test_a_hostile_manifest_is_refused_at_once() -> None:
     filler = b'"x": [' + b"[]," * 1_300_000
-    tar = packed_up([("manifest.json", archive_format._FRONT + b"0" * 64 + b'",\n ' + filler)])
+    tar = packed_up([("manifest.json", archive_format._BEGINNING + b"0" * 64 + b'",\n ' + filler)])
     assert "manifest is damaged" in problem(tar)
 
 

@@ -20,7 +20,7 @@ from omlx_server.store.files import Files, StoredFile
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import Medium, MediumError, Name
 from omlx_server.store.mediums.operations import FileOperations
-from omlx_server.store.secret import secret
+from omlx_server.store.secret import load_secret
 
 SPACE = namespace_id("model")
 OTHER = namespace_id("another model")
@@ -110,7 +110,7 @@ def test_modes_keep_everybody_else_out_whatever_the_umask(root: Path) -> None:
         files = Files(root)
         files.put(name_of(1), [b"one"])
         files.write_description(DESCRIPTION)
-        secret(root)
+        load_secret(root)
         assert Lock(root).acquire()
     finally:
         os.umask(before)
@@ -342,7 +342,7 @@ def test_only_our_own_names_are_ever_counted_or_deleted(root: Path, seed: int) -
 
 
 def test_clear_leaves_nothing_of_ours_but_the_secret(files: Files, root: Path) -> None:
-    secret(root)
+    load_secret(root)
     for number in range(20):
         files.put(name_of(number), [b"one"])
         files.put(name_of(number, OTHER), [b"two"])
@@ -503,9 +503,9 @@ def test_a_lock_file_from_before_blocks_nothing(root: Path) -> None:
 
 TELL = """
 import sys, pathlib
-from omlx_server.store.secret import secret
+from omlx_server.store.secret import load_secret
 sys.stdin.read(1)
-print(secret(pathlib.Path(sys.argv[1])).hex())
+print(load_secret(pathlib.Path(sys.argv[1])).hex())
 """
 
 
@@ -520,7 +520,7 @@ def test_processes_that_start_at_once_agree_on_the_secret(root: Path) -> None:
         process.stdin.write("g")
         process.stdin.flush()
     told = {process.communicate()[0].strip() for process in started}
-    assert told == {secret(root).hex()}
+    assert told == {load_secret(root).hex()}
 
 
 def test_threads_that_start_at_once_agree_on_the_secret(tmp_path: Path) -> None:
@@ -530,7 +530,7 @@ def test_threads_that_start_at_once_agree_on_the_secret(tmp_path: Path) -> None:
 
         def tell(root: Path, told: list[bytes] = told, at: threading.Barrier = barrier) -> None:
             at.wait()
-            told.append(secret(root))
+            told.append(load_secret(root))
 
         threads = [threading.Thread(target=tell, args=(tmp_path / str(turn),)) for _ in range(4)]
         for thread in threads:
@@ -544,8 +544,8 @@ def test_threads_that_start_at_once_agree_on_the_secret(tmp_path: Path) -> None:
 def test_a_damaged_secret_is_made_anew(root: Path, damaged: bytes) -> None:
     root.mkdir(parents=True)
     (root / "secret").write_bytes(damaged)
-    made = secret(root)
-    assert len(made) == 32 and made != damaged and secret(root) == made
+    made = load_secret(root)
+    assert len(made) == 32 and made != damaged and load_secret(root) == made
     assert (root / "secret").read_bytes() == made
 
 
@@ -554,7 +554,7 @@ def test_a_secret_that_is_no_file_is_refused(root: Path, make: Make) -> None:
     root.mkdir(parents=True)
     make(root / "secret")
     with refused("io"):
-        secret(root)
+        load_secret(root)
 
 
 # Namespaces

@@ -20,7 +20,7 @@ from omlx_server.store.description import NamespaceDescription
 from omlx_server.store.files import Files
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import MediumError, Name
-from omlx_server.store.secret import secret
+from omlx_server.store.secret import load_secret
 from tests.store.faults import Crash, Fault, Faulty, Kind
 
 SECRET = b"s" * 32
@@ -249,7 +249,7 @@ def test_the_lock_and_the_secret_survive_any_failure(tmp_path: Path, kind: Kind,
         told = []
         try:
             lock.acquire()
-            told.append(secret(root, operations))
+            told.append(load_secret(root, operations))
             lock.release()
         except (MediumError, Crash):
             pass
@@ -257,7 +257,7 @@ def test_the_lock_and_the_secret_survive_any_failure(tmp_path: Path, kind: Kind,
         if not done and kind is not Kind.CRASH and operations.leaked():
             lock.release()
         assert kind is Kind.CRASH or not operations.leaked(), operations.hit
-        known = secret(root)
+        known = load_secret(root)
         assert len(known) == 32 and told in ([], [known])
         second = Lock(root)
         assert second.acquire()

@@ -13,7 +13,7 @@ import pytest
 
 from omlx_server.errors import ConfigError
 from omlx_server.store.files import Files
-from omlx_server.store.mediums.breaker import Guarded
+from omlx_server.store.mediums.breaker import GuardedMedium
 from omlx_server.store.mediums.medium import Medium, MediumError
 from omlx_server.store.mediums.objects import Objects
 from omlx_server.store.mediums.redis import Redis
@@ -66,7 +66,7 @@ class TestPlain(MediumContract):
 class TestGuarded(MediumContract):
     @pytest.fixture(params=KINDS)
     def medium(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Medium]:
-        medium = Guarded(made(request.param, tmp_path, request), deadline_seconds=10)
+        medium = GuardedMedium(made(request.param, tmp_path, request), deadline_seconds=10)
         yield medium
         medium.close()
 
@@ -105,7 +105,7 @@ def test_a_stopped_redis_is_a_timeout_and_comes_back(server: RedisServer) -> Non
 
 def test_a_killed_redis_opens_the_breaker_and_a_trial_closes_it(server: RedisServer) -> None:
     clock = Clock()
-    medium = Guarded(Redis(server.url, timeout=TIMEOUT), deadline_seconds=5, clock=clock)
+    medium = GuardedMedium(Redis(server.url, timeout=TIMEOUT), deadline_seconds=5, clock=clock)
     medium.put(name(1), [b"x"])
     server.kill()
     assert [reason_of(lambda: medium.get(name(1))) for _ in range(5)] == ["unreachable"] * 5
@@ -119,7 +119,7 @@ def test_a_killed_redis_opens_the_breaker_and_a_trial_closes_it(server: RedisSer
 
 
 def test_a_full_redis_says_so_and_does_not_open_the_breaker(server: RedisServer) -> None:
-    medium = Guarded(Redis(server.url, timeout=5), deadline_seconds=5)
+    medium = GuardedMedium(Redis(server.url, timeout=5), deadline_seconds=5)
     reasons = []
     for number in range(12):
         try:
@@ -239,7 +239,7 @@ class Moody(Objects):
 
 def test_pauses_double_up_to_a_minute_and_start_over_after_a_success() -> None:
     moody, clock = Moody(), Clock()
-    guarded = Guarded(moody, 5, clock)
+    guarded = GuardedMedium(moody, 5, clock)
 
     def pause_after_failure() -> float:
         assert reason_of(lambda: guarded.get(name(1))) == "io"
@@ -259,7 +259,7 @@ def test_pauses_double_up_to_a_minute_and_start_over_after_a_success() -> None:
 
 def test_only_failures_in_a_row_open_the_circuit() -> None:
     moody = Moody()
-    guarded = Guarded(moody, 5, Clock())
+    guarded = GuardedMedium(moody, 5, Clock())
     for mood in ("io", "io", "io", "io", "full", "io", "io", "io", "io"):
         moody.mood = mood
         assert reason_of(lambda: guarded.get(name(1))) == mood
@@ -268,7 +268,7 @@ def test_only_failures_in_a_row_open_the_circuit() -> None:
 
 def test_a_hanging_call_is_left_behind_alone() -> None:
     moody = Moody()
-    guarded = Guarded(moody, 0.05, Clock())
+    guarded = GuardedMedium(moody, 0.05, Clock())
     moody.gate.clear()
     assert reason_of(lambda: guarded.get(name(1))) == "timeout"
     assert reason_of(lambda: guarded.put(name(1), [b"x"])) == "timeout"

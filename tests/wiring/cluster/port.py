@@ -35,8 +35,8 @@ class Port:
     def says_hello(self, hello: Hello) -> tuple[Link, Any]:
         """A link whose other end has been told this, and what it answers."""
         link = connect(self.address, SECRET, lambda why: None)
-        link.say(hello)
-        return link, link.hear()
+        link.send_now(hello)
+        return link, link.receive()
 
 
 def hello(rank: int = 1, **changes: str) -> Hello:

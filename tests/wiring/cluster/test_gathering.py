@@ -57,7 +57,7 @@ def test_who_does_not_fit_is_refused_and_told_why(
 
 def test_who_says_no_hello_is_refused(port: Port, caplog: pytest.LogCaptureFixture) -> None:
     link = connect(port.address, SECRET, pytest.fail)
-    link.say(Ready(ADDRESSES))
+    link.send_now(Ready(ADDRESSES))
     wait_for(lambda: "it did not say who it is" in caplog.text)
     link.close()
 
