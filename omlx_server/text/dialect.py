@@ -19,13 +19,13 @@ from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.text.tool_calls.fallback import supports_tools
 from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, CallFormat
 from omlx_server.text.tool_calls.numbering import new_call_id, short_call_id
-from omlx_server.text.tool_calls.recipients import MARK
+from omlx_server.text.tool_calls.recipients import RECIPIENT_MARK
 
 # A tool for trials.
-_NAME = "c0ffee_look"
-_TOOL = {"type": "function", "function": {"name": _NAME, "description": "Look."}}
+_TRIAL_TOOL_NAME = "c0ffee_look"
+_TRIAL_TOOL = {"type": "function", "function": {"name": _TRIAL_TOOL_NAME, "description": "Look."}}
 # Tokens at the end of a prompt that tell whether a thought, or a text, has begun.
-_TAIL = 32
+_TAIL_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ class Dialect:
     def opening(self, tokenizer: Tokenizer, prompt: list[int]) -> Opening:
         if self.style is None and not self.recipients:
             return Opening.PAST
-        tail = [token for token in prompt[-_TAIL:] if token < FIRST_ID]
+        tail = [token for token in prompt[-_TAIL_TOKENS:] if token < FIRST_ID]
         prompt_end = tokenizer.decode_all(tail)
         if self.style is None or self.recipients:
-            return Opening.FREE if prompt_end.endswith(MARK) else Opening.PAST
+            return Opening.FREE if prompt_end.endswith(RECIPIENT_MARK) else Opening.PAST
         return opening_of(self.style, prompt_end)
 
 
@@ -77,29 +77,33 @@ def dialect_of(
     template = "\n".join(sources)
     style = STYLES[reasoning_parser or reasoning_parser_of(template, tokenizer.vocabulary)]
     shows_tools = any(map(supports_tools, sources))
-    family = tool_parser or tool_parser_of(
+    name = tool_parser or tool_parser_of(
         template, tokenizer.vocabulary, tokenizer.tool_parser, shows_tools=shows_tools
     )
     beside = "" if shows_tools or tool_parser else parser_beside(template)
-    beside = "" if beside == family else beside
-    beside_tools: Render = partial(render, tools=[_TOOL])
-    systems = SystemTurns.of(render) if sources else SystemTurns()
+    family = FAMILIES[name]
+    if beside not in ("", name):
+        family = replace(family, beside=FAMILIES[beside])
+    render_with_tool: Render = partial(render, tools=[_TRIAL_TOOL])
+    systems = systems_beside_tools = SystemTurns.of(render) if sources else SystemTurns()
+    if shows_tools:
+        systems_beside_tools = SystemTurns.of(render_with_tool, _TRIAL_TOOL_NAME)
     return Dialect(
-        family=replace(FAMILIES[family], beside=FAMILIES[beside]) if beside else FAMILIES[family],
+        family=family,
         style=style,
         thinks=style is not None and style.start in template,
         shows_tools=shows_tools,
         systems=systems,
-        systems_beside_tools=SystemTurns.of(beside_tools, _NAME) if shows_tools else systems,
-        calls=CallTurns.of(beside_tools) if shows_tools else CallTurns(),
+        systems_beside_tools=systems_beside_tools,
+        calls=CallTurns.of(render_with_tool) if shows_tools else CallTurns(),
         recipients=has_recipients(template),
     )
 
 
 def shown_ids(tokenizer: Tokenizer, markers: Iterable[str]) -> frozenset[int]:
-    texts = tuple(markers)
+    """Return the control tokens whose text is in a marker, so that parsers must see it."""
+    all_markers = tuple(markers)
+    texts = {id: tokenizer.token_text(id) for id in tokenizer.hidden_ids - tokenizer.eos_ids}
     return frozenset(
-        token
-        for token in tokenizer.hidden_ids - tokenizer.eos_ids
-        if (text := tokenizer.token_text(token)) and any(text in marker for marker in texts)
+        id for id, text in texts.items() if text and any(text in marker for marker in all_markers)
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from omlx_server.core.images import FIRST_ID, ImageSpan, token_ids
 from omlx_server.errors import BadRequest, TooManyTokens
 from omlx_server.text.encoding import searching
-from omlx_server.text.encoding.controls import nonce
+from omlx_server.text.encoding.controls import random_digits
 
 _DIGITS = 6
 
@@ -34,64 +34,66 @@ class ImageMarks:
 
     def __init__(self, placeholder: int) -> None:
         self._placeholder = placeholder
-        self._nonce = nonce()
+        self._nonce = random_digits()
         self._pattern = re.compile(rf"{self._nonce}(\d{{{_DIGITS}}})")
-        self._shown: list[ImagePlaceholder] = []
+        self._placeholders: list[ImagePlaceholder] = []
 
-    def add(self, shown: ImagePlaceholder) -> str:
-        self._shown.append(shown)
-        return f"{self._nonce}{len(self._shown) - 1:0{_DIGITS}d}"
+    def add(self, image: ImagePlaceholder) -> str:
+        self._placeholders.append(image)
+        return f"{self._nonce}{len(self._placeholders) - 1:0{_DIGITS}d}"
 
     def split(self, text: str) -> list[str]:
         """Return texts and marks in turn, beginning and ending with a text, which may be empty."""
-        pieces, at = list[str](), 0
-        for match in searching.every(self._pattern, text, 0, reach=self._reach):
-            pieces += (text[at : match.start()], match[0])
-            at = match.end()
-        return [*pieces, text[at:]]
+        pieces, position = list[str](), 0
+        for match in searching.find_all(self._pattern, text, 0, reach=self._reach):
+            pieces += (text[position : match.start()], match[0])
+            position = match.end()
+        return [*pieces, text[position:]]
 
-    def without(self, text: str) -> str:
-        return self._replaced(text, lambda shown: "")
+    def remove_marks(self, text: str) -> str:
+        return self._replace_marks(text, lambda image: "")
 
-    def tokens(self, text: str) -> int:
-        return sum(run.count for shown in self._marked(text) for run in shown.runs)
+    def count_tokens(self, text: str) -> int:
+        return sum(run.count for image in self._placeholders_in(text) for run in image.runs)
 
-    def encoded(
+    def encode(
         self, rendering: str, encode: Callable[[str, int | None], list[int]], most: int | None
     ) -> list[int]:
         """Return the token ids of a rendered template with its images. Raises TooManyTokens for
         more than `most`, BadRequest where a mark is not shown as it is."""
-        runs = [run for shown in self._marked(rendering) for run in shown.runs]
+        runs = [run for image in self._placeholders_in(rendering) for run in image.runs]
+        # The encoder sees one token for each run.
         extra = sum(run.count - 1 for run in runs)
         if most is not None and extra >= most:
             raise TooManyTokens(most, extra + len(runs))
-        text = self._replaced(rendering, lambda shown: shown.markup)
+        text = self._replace_marks(rendering, lambda image: image.markup)
         try:
             ids = encode(text, None if most is None else most - extra)
         except TooManyTokens as error:
             raise TooManyTokens(most or 0, error.at_least + extra) from None
         if ids.count(self._placeholder) != len(runs):
             raise BadRequest("the chat template can't show these images", param="messages")
-        left = iter(runs)
+        runs_left = iter(runs)
         filled: list[int] = []
         for id in ids:
-            filled += _ids(next(left)) if id == self._placeholder else (id,)
+            run = next(runs_left) if id == self._placeholder else None
+            filled += (id,) if run is None else token_ids(run.digest, run.count)
         return filled
 
-    def placed(self, tokens: Sequence[int]) -> tuple[ImageSpan, ...]:
+    def spans_in(self, tokens: Sequence[int]) -> tuple[ImageSpan, ...]:
         """Return the runs of image tokens among `tokens`, and where they start."""
-        runs = {token_ids(run.digest, 1): run for shown in self._shown for run in shown.runs}
-        spans, at = list[ImageSpan](), 0
-        while at < len(tokens):
-            if tokens[at] < FIRST_ID:
-                at += 1
+        runs = {token_ids(run.digest, 1): run for image in self._placeholders for run in image.runs}
+        spans, position = list[ImageSpan](), 0
+        while position < len(tokens):
+            if tokens[position] < FIRST_ID:
+                position += 1
                 continue
-            run = replace(runs[(tokens[at],)], start=at)
-            spans.append(run)
-            at = run.stop
+            span = replace(runs[(tokens[position],)], start=position)
+            spans.append(span)
+            position = span.stop
         return tuple(spans)
 
-    def bare(self, tokens: Sequence[int]) -> list[int]:
+    def with_placeholders(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens with one placeholder for each token of an image."""
         return [self._placeholder if token >= FIRST_ID else token for token in tokens]
 
@@ -99,15 +101,12 @@ class ImageMarks:
     def _reach(self) -> int:
         return len(self._nonce) + _DIGITS
 
-    def _marked(self, text: str) -> Iterator[ImagePlaceholder]:
-        for match in searching.every(self._pattern, text, 0, reach=self._reach):
-            yield self._shown[int(match[1])]
+    def _placeholders_in(self, text: str) -> Iterator[ImagePlaceholder]:
+        for match in searching.find_all(self._pattern, text, 0, reach=self._reach):
+            yield self._placeholders[int(match[1])]
 
-    def _replaced(self, text: str, by: Callable[[ImagePlaceholder], str]) -> str:
-        return searching.replaced(
-            self._pattern, lambda match: by(self._shown[int(match[1])]), text, reach=self._reach
-        )
+    def _replace_marks(self, text: str, by: Callable[[ImagePlaceholder], str]) -> str:
+        def replacement(match: searching.Match) -> str:
+            return by(self._placeholders[int(match[1])])
 
-
-def _ids(run: ImageSpan) -> tuple[int, ...]:
-    return token_ids(run.digest, run.count)
+        return searching.replace_all(self._pattern, replacement, text, reach=self._reach)

@@ -7,12 +7,13 @@ from omlx_server.errors import LoadFailed
 from omlx_server.text.tokenizer import Tokenizer
 
 Tiles = tuple[int, int]
+"""Rows and columns of the tiles that an image is cut into; (0, 0) for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageMarkup:
-    """The markup of one model. `write`: that of an image cut into rows and columns of tiles,
-    (0, 0) for none. `placeholder`: the id of the token that stands for a run."""
+    """The markup of one model. `write`: that of an image with such tiles. `placeholder`: the id of
+    the token that stands for a run."""
 
     write: Callable[[Tiles], str]
     placeholder: int
@@ -22,19 +23,15 @@ class ImageMarkup:
         """Raises LoadFailed if the tokenizer lacks the family's tokens."""
         write, controls = _FAMILIES[family]
         ids = {text: tokenizer.token_id(text) for text in controls}
-        lacks = next((text for text, id in ids.items() if id is None), None)
+        missing = next((text for text, id in ids.items() if id is None), None)
         placeholder = ids[controls[0]]
-        if lacks is not None or placeholder is None:
-            raise LoadFailed(f"the model's prompts can't show images: there is no token {lacks}")
+        if missing is not None or placeholder is None:
+            raise LoadFailed(f"the model's prompts can't show images: there is no token {missing}")
         return cls(write, placeholder)
 
 
-def _qwen(tiles: Tiles) -> str:
-    return "<|vision_start|><|image_pad|><|vision_end|>"
-
-
-def _gemma3(tiles: Tiles) -> str:
-    return "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"
+_QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
+_GEMMA3 = "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"
 
 
 def _idefics3(tiles: Tiles) -> str:
@@ -50,7 +47,7 @@ def _idefics3(tiles: Tiles) -> str:
 
 # Beside the writer: tokens that the model must have, the placeholder first.
 _FAMILIES: Mapping[str, tuple[Callable[[Tiles], str], tuple[str, ...]]] = {
-    "qwen": (_qwen, ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")),
-    "gemma3": (_gemma3, ("<image_soft_token>", "<start_of_image>", "<end_of_image>")),
+    "qwen": (lambda tiles: _QWEN, ("<|image_pad|>", "<|vision_start|>", "<|vision_end|>")),
+    "gemma3": (lambda tiles: _GEMMA3, ("<image_soft_token>", "<start_of_image>", "<end_of_image>")),
     "idefics3": (_idefics3, ("<image>", "<fake_token_around_image>")),
 }

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def held_length(text: str, markers: Sequence[str]) -> int:
+def begun_marker_length(text: str, markers: Sequence[str]) -> int:
     """Return the length of the longest end of `text` that begins a marker, but is not a whole
     one."""
     longest = max((len(marker) for marker in markers), default=0) - 1
@@ -14,7 +14,7 @@ def held_length(text: str, markers: Sequence[str]) -> int:
     return 0
 
 
-def at(text: str, position: int, markers: Sequence[str]) -> str | None:
+def marker_at(text: str, position: int, markers: Sequence[str]) -> str | None:
     """Return the marker at `position`; "" when the text may end within one, else None."""
     for marker in markers:
         if text.startswith(marker, position):

@@ -52,21 +52,22 @@ class Window:
 
     def kept(self, units: Sequence[Unit]) -> list[bool] | None:
         """Return whether each unit stays; None where what must stay costs more than `limit`."""
+        # Each prompt that was too long, in the order in which they were sent, is cut once more.
         cut, total = _Cut(units), self.front
         for position, unit in enumerate(units):
             total += unit.cost
-            asks = unit.asks or position == len(units) - 1
-            if asks and total > self.limit:
+            ends_prompt = unit.asks or position == len(units) - 1
+            if ends_prompt and total > self.limit:
                 total = cut.down_to(self.low, total, position)
-        return cut.state if total <= self.limit else None
+        return cut.stays if total <= self.limit else None
 
 
 class _Cut:
-    """Cuts the units from the oldest on, in one pass. All before position `_next` are dropped, but
-    for the user's words of the turn that is cut, `_heads`."""
+    """Cuts the units from the oldest on, in one pass; `stays` tells of each whether it stays. All
+    before position `_next` are dropped but the user's words of the turn under way, `_heads`."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
-        self.state = [True] * len(units)
+        self.stays = [True] * len(units)
         self._units = units
         self._next = 0
         self._heads: list[int] = []
@@ -80,8 +81,8 @@ class _Cut:
             self._heads.clear()
         while self._next < last:
             unit = self._units[self._next]
-            is_turn_whole = unit.turn == turn or self._begins(self._next)
-            if total <= low and is_turn_whole:
+            may_stop_here = unit.turn == turn or self._begins_turn(self._next)
+            if total <= low and may_stop_here:
                 break
             if unit.turn == turn and unit.head:
                 self._heads.append(self._next)
@@ -90,11 +91,11 @@ class _Cut:
             self._next += 1
         return total
 
-    def _begins(self, position: int) -> bool:
+    def _begins_turn(self, position: int) -> bool:
         return position == 0 or self._units[position - 1].turn != self._units[position].turn
 
     def _drop(self, position: int) -> int:
-        self.state[position] = False
+        self.stays[position] = False
         return self._units[position].cost
 
 

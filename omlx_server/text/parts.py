@@ -49,6 +49,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
+    """A whole answer."""
+
     text: str
     calls: tuple[ToolCall, ...]
     reasoning: str = ""
@@ -87,7 +89,7 @@ def merged(parts: Iterable[Part]) -> list[Part]:
                 result[-1] = Text(before + more)
             case Thought(before), Thought(more):
                 result[-1] = Thought(before + more)
-            case Arguments(index, before), Arguments(of, more) if of == index:
+            case Arguments(index, before), Arguments(other, more) if other == index:
                 result[-1] = Arguments(index, before + more)
             case _:
                 result.append(part)

@@ -19,7 +19,7 @@ from omlx_server.text.encoding.encoder import PieceEncoder
 from omlx_server.text.encoding.kept_ids import Characters, KeptIds
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
 from omlx_server.text.encoding.pieces import Pieces
-from omlx_server.text.encoding.utf8 import whole
+from omlx_server.text.encoding.utf8 import without_surrogates
 
 _KEPT_OF_CONVERSATIONS, _KEPT_OF_TEXTS = 32 << 20, 16 << 20
 """In bytes: eight for a token of English, so 30 conversations of 131,072 tokens are kept."""
@@ -49,12 +49,12 @@ class Tokenizer:
         backend.encode_special_tokens = False
         word_cache.bound(backend)
         self._backend = backend
-        self._kept = KeptIds(_KEPT_OF_TEXTS), KeptIds(_KEPT_OF_CONVERSATIONS)
-        self._encoder = PieceEncoder(backend, kept=self._kept[0])
         self.pieces = Pieces(backend)
-        self._ordinary = OrdinaryEncoder(
-            backend, byte_level=self.pieces.byte_level, kept=self._kept[1]
-        )
+        of_texts, of_conversations = KeptIds(_KEPT_OF_TEXTS), KeptIds(_KEPT_OF_CONVERSATIONS)
+        self._caches = (of_texts, of_conversations)
+        self._encoder = PieceEncoder(backend, kept=of_texts)
+        is_byte_level = self.pieces.byte_level
+        self._ordinary = OrdinaryEncoder(backend, byte_level=is_byte_level, kept=of_conversations)
         self.special_texts = frozenset(self._ordinary.texts.values())
         self.hidden_ids = self.pieces.hidden
         self.eos_ids = eos_ids
@@ -82,13 +82,12 @@ class Tokenizer:
                 f"the tokenizer in {model_dir} has no fast form",
                 hint="Add a tokenizer.json to the model folder.",
             )
+        backend = source.backend_tokenizer
+        templates = _templates(source, model_dir) if template is None else {"default": template}
         return cls(
-            source.backend_tokenizer,
-            eos_ids=_eos_ids(model_dir, source.eos_token_id)
-            | _channel_ends(source.backend_tokenizer),
-            chat_templates=_templates(source, model_dir)
-            if template is None
-            else {"default": template},
+            backend,
+            eos_ids=_eos_ids(model_dir, source.eos_token_id) | _channel_ends(backend),
+            chat_templates=templates,
             template_variables=source.special_tokens_map,
             tool_parser=source.init_kwargs.get("tool_parser_type"),
         )
@@ -101,11 +100,11 @@ class Tokenizer:
 
     @property
     def kept_bytes(self) -> int:
-        return sum(cache.nbytes for cache in self._kept)
+        return sum(cache.nbytes for cache in self._caches)
 
     @property
     def characters(self) -> Characters:
-        return sum((cache.characters for cache in self._kept), Characters())
+        return sum((cache.characters for cache in self._caches), Characters())
 
     @cached_property
     def vocabulary(self) -> frozenset[str]:
@@ -114,16 +113,13 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = True, most: int | None = None) -> list[int]:
         """Return the token ids of `text`. With `special` false, control tokens become ordinary
         ones. Raises TooManyTokens for more than `most`."""
-        text = whole(text)
-        if not special:
-            return self._ordinary.encode(text, most)
-        return self._encoder.ids(text, most)
+        text = without_surrogates(text)
+        return self._encoder.ids(text, most) if special else self._ordinary.encode(text, most)
 
     def encode_prompt(self, text: str, most: int | None = None) -> list[int]:
-        """Return the token ids of a text with those around every text. Raises TooManyTokens for
-        more than `most`."""
-        text = whole(text)
-        return self._encoder.ids(text, most, special=True)
+        """Return the token ids of a text and the special ones around every text. Raises
+        TooManyTokens for more than `most`."""
+        return self._encoder.ids(without_surrogates(text), most, special=True)
 
     def encode_rendered(
         self, rendering: str, restore: Callable[[str], str], most: int | None = None
@@ -131,16 +127,16 @@ class Tokenizer:
         """Return the token ids of a rendered template. Control tokens come from `rendering`
         only, never from what `restore` puts in. Raises TooManyTokens for more than `most`."""
         return self._ordinary.encode_rendered(
-            whole(rendering), lambda text: whole(restore(text)), most
+            without_surrogates(rendering), lambda text: without_surrogates(restore(text)), most
         )
 
     def beginning(self, text: str, count: int) -> list[int]:
         """Return the first `count` token ids, without control tokens."""
-        return self._ordinary.beginning(whole(text), count)
+        return self._ordinary.beginning(without_surrogates(text), count)
 
     def counts(self, texts: Sequence[str], most: int) -> list[int]:
         """Return the number of tokens of each text, `most` + 1 for more."""
-        return self._encoder.counts([whole(text) for text in texts], most)
+        return self._encoder.counts([without_surrogates(text) for text in texts], most)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return transformers' text of `ids` without special tokens. Of byte tokens that are not
@@ -149,6 +145,7 @@ class Tokenizer:
         return "".join([detokenizer.add(token_id) for token_id in ids]) + detokenizer.finish()
 
     def decode_all(self, ids: Iterable[int]) -> str:
+        """Return the text of `ids` with that of special tokens."""
         return b"".join(self.token_bytes(token_id) for token_id in ids).decode(errors="replace")
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -164,34 +161,34 @@ class Tokenizer:
 
 def _templates(source: PreTrainedTokenizerFast, model_dir: Path) -> Mapping[str, str]:
     coded = CODED_TEMPLATES.get(source.init_kwargs.get("chat_template_type", ""))
-    own = coded or source.chat_template
-    if own and isinstance(own, Mapping):
-        return own
-    template = own or _json(model_dir / "chat_template.json").get("chat_template")
+    found = coded or source.chat_template
+    if found and isinstance(found, Mapping):
+        return found
+    template = found or _read_json(model_dir / "chat_template.json").get("chat_template")
     return {"default": template} if isinstance(template, str) else {}
 
 
 def _tokenizer_config(model_dir: Path) -> PreTrainedConfig:
     """Return the part of config.json that chooses a tokenizer class: transformers refuses some
     others."""
-    own = _json(model_dir / "config.json")
-    model_type, named = own.get("model_type"), own.get("tokenizer_class")
-    kind = CONFIG_MAPPING.get(model_type, PreTrainedConfig)
-    config = kind(
-        name_or_path=str(model_dir), tokenizer_class=named if isinstance(named, str) else None
-    )
+    fields = _read_json(model_dir / "config.json")
+    model_type, class_name = fields.get("model_type"), fields.get("tokenizer_class")
+    if not isinstance(class_name, str):
+        class_name = None
+    config_class = CONFIG_MAPPING.get(model_type, PreTrainedConfig)
+    config = config_class(name_or_path=str(model_dir), tokenizer_class=class_name)
     if isinstance(model_type, str):
         config.model_type = model_type
     return config
 
 
-def _eos_ids(model_dir: Path, own: int | None) -> frozenset[int]:
-    config = _json(model_dir / "config.json")
+def _eos_ids(model_dir: Path, of_tokenizer: int | None) -> frozenset[int]:
+    config = _read_json(model_dir / "config.json")
     text_config = config.get("text_config")
-    sources = [config, _json(model_dir / "generation_config.json", optional=True)]
+    sources = [config, _read_json(model_dir / "generation_config.json", optional=True)]
     if isinstance(text_config, dict):
         sources.append(text_config)
-    ids: set[Any] = {own}
+    ids: set[Any] = {of_tokenizer}
     for source in sources:
         value = source.get("eos_token_id")
         ids.update(value if isinstance(value, list) else (value,))
@@ -206,7 +203,7 @@ def _channel_ends(backend: Backend) -> frozenset[int]:
     return frozenset(id for id in ids if id is not None)
 
 
-def _json(path: Path, *, optional: bool = False) -> dict[str, Any]:
+def _read_json(path: Path, *, optional: bool = False) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:

@@ -346,7 +346,7 @@ def test_messages_make_the_tokens_that_the_api_makes_of_them(
     chat = ChatRequest.model_validate({"model": "tiny", "messages": given})
     template = ChatTemplate(tokenizer)
     prompts = PromptRenderer(template, dialect_of(tokenizer, template.render), [], {})
-    expected = prompts.tokenize(prompts.told(template_messages(chat)))
+    expected = prompts.tokenize(prompts.fitted(template_messages(chat)))
     assert tokens_of_conversation(model, write("c", given)) == [tuple(expected)]
 
 

@@ -74,10 +74,10 @@ def test_a_stop_string_does_not_reach_over_a_call(tokenizer: Tokenizer) -> None:
 
 def test_one_call_too_many_ends_the_answer(tokenizer: Tokenizer) -> None:
     parts, answer = parts_of(tokenizer, f"{CALL}\n{CALL}", form(many=False))
-    assert answer.full and answer.ended and answer.calls == 1
+    assert answer.has_call_too_many and answer.ended and answer.calls == 1
     assert len(assemble(parts).calls) == 1
     parts, answer = parts_of(tokenizer, f"{CALL}\n{CALL}", form())
-    assert not answer.full and answer.calls == 2 == len(assemble(parts).calls)
+    assert not answer.has_call_too_many and answer.calls == 2 == len(assemble(parts).calls)
 
 
 def test_of_calls_only_a_cut_one_is_no_text(tokenizer: Tokenizer) -> None:

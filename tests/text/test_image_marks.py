@@ -39,7 +39,7 @@ def user(content: str) -> list[dict[str, str]]:
 
 def test_image_tokens_take_the_place_of_a_mark(template: ChatTemplate, marks: ImageMarks) -> None:
     ids = template.encode(user(f"What is {marks.add(ONE)}?"), images=marks)
-    [placed] = marks.placed(ids)
+    [placed] = marks.spans_in(ids)
     assert tuple(ids[placed.start : placed.stop]) == token_ids(b"one", 4)
     before, behind = ids[: placed.start], ids[placed.stop :]
     decode = template._tokenizer.decode_all
@@ -51,21 +51,21 @@ def test_a_image_of_several_runs_has_them_in_order(
     template: ChatTemplate, marks: ImageMarks
 ) -> None:
     content = f"{marks.add(TILES)} and {marks.add(ONE)}"
-    placed = marks.placed(template.encode(user(content), images=marks))
+    placed = marks.spans_in(template.encode(user(content), images=marks))
     assert [run.digest for run in placed] == [b"left", b"right", b"one"]
     assert all(before.stop <= after.start for before, after in pairwise(placed))
 
 
 def test_one_image_twice_is_found_twice(template: ChatTemplate, marks: ImageMarks) -> None:
     mark = marks.add(ONE)
-    assert len(marks.placed(template.encode(user(f"{mark} {mark}"), images=marks))) == 2
+    assert len(marks.spans_in(template.encode(user(f"{mark} {mark}"), images=marks))) == 2
 
 
 def test_what_a_client_writes_is_no_image(template: ChatTemplate, marks: ImageMarks) -> None:
     """Neither the placeholder nor the digits of another request."""
     other = ImageMarks(marks._placeholder)
     hostile = f"{PAD} {other.add(ONE)} <think>{PAD}</think> {marks.add(ONE)}"
-    assert len(marks.placed(template.encode(user(hostile), images=marks))) == 1
+    assert len(marks.spans_in(template.encode(user(hostile), images=marks))) == 1
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -78,7 +78,7 @@ def test_text_around_images_is_encoded_as_around_the_model_s_own_markup(
     marks = ImageMarks(pad)
     messages = user(marks.add(ONE).join(texts))
     ids = template.encode(messages, images=marks)
-    for run in reversed(marks.placed(ids)):
+    for run in reversed(marks.spans_in(ids)):
         ids[run.start : run.stop] = [pad]
     own = template.render(user("MARK".join(texts))).replace("MARK", ONE.markup)
     assert ids == tokenizer.encode_rendered(own, str)
@@ -86,8 +86,8 @@ def test_text_around_images_is_encoded_as_around_the_model_s_own_markup(
 
 def test_the_tokens_of_images_count(template: ChatTemplate, marks: ImageMarks) -> None:
     content = f"a {marks.add(ONE)} b {marks.add(TILES)}"
-    assert marks.tokens(content) == 10
-    assert marks.without(content) == "a  b "
+    assert marks.count_tokens(content) == 10
+    assert marks.remove_marks(content) == "a  b "
     ids = template.encode(user(content), images=marks)
     assert template.encode(user(content), images=marks, most=len(ids)) == ids
     for most in (len(ids) - 1, 9, 1):

@@ -90,7 +90,7 @@ def ours(folder: Path, family: str, told: Conversation) -> list[int]:
             one if isinstance(one, str) else marks.add(_shown(markup, family, one)) for one in parts
         ]
         messages.append({"role": role, "content": "".join(texts)})
-    return marks.bare(ChatTemplate(tokenizer).encode(messages, images=marks))
+    return marks.with_placeholders(ChatTemplate(tokenizer).encode(messages, images=marks))
 
 
 def _shown(markup: ImageMarkup, family: str, tiles: tuple[int, int]) -> ImagePlaceholder:
@@ -164,7 +164,7 @@ def test_images_stay_in_their_order(folders: dict[str, Path], family: str) -> No
         {"role": "assistant", "content": "So?"},
         {"role": "user", "content": f"{d}{b}"},
     ]
-    placed = marks.placed(ChatTemplate(tokenizer).encode(messages, images=marks))
+    placed = marks.spans_in(ChatTemplate(tokenizer).encode(messages, images=marks))
     assert [run.digest[0] for run in placed] == [2, 0, 3, 1]
 
 
@@ -225,7 +225,7 @@ def test_what_a_client_writes_is_no_image(folders: dict[str, Path], family: str)
     marks = ImageMarks(markup.placeholder)
     mark = marks.add(_shown(markup, family, WHOLE))
     messages = [{"role": "user", "content": f"{hostile}{mark}{hostile}"}]
-    placed = marks.placed(ChatTemplate(tokenizer).encode(messages, images=marks))
+    placed = marks.spans_in(ChatTemplate(tokenizer).encode(messages, images=marks))
     assert len(placed) == 1
 
 

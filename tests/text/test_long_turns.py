@@ -23,9 +23,9 @@ def noting(joined: Callable[..., str], lengths: list[int]) -> Callable[..., str]
 
 def test_results_of_tools_for_a_template_that_knows_none(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
-    monkeypatch.setattr(messages, "joined", noting(messages.joined, lengths))
+    monkeypatch.setattr(messages, "join_texts", noting(messages.join_texts, lengths))
     result = {"role": "tool", "tool_call_id": "c", "content": TEXT}
-    turns = fallback.with_tools([ASKED, *[result] * COUNT, ASKED], [])
+    turns = fallback.tools_as_text([ASKED, *[result] * COUNT, ASKED], [])
     assert [turn["role"] for turn in turns] == ["user", "user"]
     assert turns[1]["content"].count(TEXT) == COUNT
     assert turns[1]["content"].endswith("</tool_response>\nGo on.")
@@ -34,7 +34,7 @@ def test_results_of_tools_for_a_template_that_knows_none(monkeypatch: pytest.Mon
 
 def test_system_messages_that_the_user_says(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
-    monkeypatch.setattr(messages, "joined", noting(messages.joined, lengths))
+    monkeypatch.setattr(messages, "join_texts", noting(messages.join_texts, lengths))
     turns = SystemTurns(late=False).fitted([ASKED, *[{"role": "system", "content": TEXT}] * COUNT])
     assert len(turns) == 1 and turns[0]["content"].count(TEXT) == COUNT
     assert sum(lengths) <= 2 * len(turns[0]["content"])

@@ -190,7 +190,7 @@ def called(*arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def shown(prompts: PromptRenderer, messages: list[dict[str, Any]], *tools: dict[str, Any]) -> str:
     given = tools if prompts.dialect.shows_tools else None
-    return prompts.template.render(prompts.told(messages), tools=given)
+    return prompts.template.render(prompts.fitted(messages), tools=given)
 
 
 def test_tools_with_parts_left_out(renderers: Mapping[str, PromptRenderer]) -> None:
@@ -225,7 +225,7 @@ def test_an_empty_system_message_is_told(renderers: Mapping[str, PromptRenderer]
     matters = 0
     for name, prompts in renderers.items():
         if prompts.dialect.systems.first and prompts.dialect.shows_tools:
-            assert prompts.told(told) == told, name
+            assert prompts.fitted(told) == told, name
             matters += shown(prompts, told) != shown(prompts, [ASKS])
     assert matters >= 30, matters
 
@@ -246,8 +246,8 @@ def written(prompts: PromptRenderer, calls: Calls) -> str:
     ]
     user = {"role": "user", "content": "Hi."}
     assistant = {"role": "assistant", "content": "", "tool_calls": asked}
-    told = prompts.told([user, assistant, *results])
-    before = prompts.template.render(prompts.told([user]), tools=TOOLS)
+    told = prompts.fitted([user, assistant, *results])
+    before = prompts.template.render(prompts.fitted([user]), tools=TOOLS)
     whole = prompts.template.render(told, tools=TOOLS, add_generation_prompt=False)
     same = (a == b for a, b in zip(before, whole, strict=False))
     common = sum(takewhile(bool, same))

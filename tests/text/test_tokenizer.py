@@ -213,13 +213,13 @@ def test_of_what_can_not_fit_only_a_part_is_encoded(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer, encoded = load("byte_level"), [0]
-    native = PieceEncoder._native
+    native = PieceEncoder._encode_batch
 
     def counted(self: PieceEncoder, texts: list[str], **options: Any) -> Any:
         encoded[0] += sum(map(len, texts))
         return native(self, texts, **options)
 
-    monkeypatch.setattr(PieceEncoder, "_native", counted)
+    monkeypatch.setattr(PieceEncoder, "_encode_batch", counted)
     encodings: list[Callable[[str], list[int]]] = [
         lambda text: tokenizer.encode(text, most=4096),
         lambda text: tokenizer.encode(text, special=False, most=4096),

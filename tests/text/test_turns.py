@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx_server.text.turns import front_of, units_of
+from omlx_server.text.turns import front_length, units_of
 
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
 
@@ -25,7 +25,7 @@ ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
 def test_groups(pattern: str, front: int, groups: list[str]) -> None:
     messages = [{"role": ROLES[c], "content": c} for c in pattern]
     units = units_of(messages, [ord(message["content"]) for message in messages])
-    assert front_of(messages) == front
+    assert front_length(messages) == front
     assert ["".join(pattern[p] for p in u.messages) + str(u.turn) for u in units] == groups
     assert sum(unit.cost for unit in units) == sum(map(ord, pattern[front:]))
     for unit, group in zip(units, groups, strict=True):

@@ -132,7 +132,7 @@ async def _encode_chat(
     )
     images = await read_images(chat, model, image_turns(request))
     tokens = (await encode_chat(chat, model, images, context_of(request))).tokens
-    return images.marks.bare(tokens) if images else tokens
+    return images.marks.with_placeholders(tokens) if images else tokens
 
 
 def _encode_text(body: TokenizeRequest, model: ServedModel) -> list[int]:

@@ -50,7 +50,7 @@ def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
     )
     prompts = PromptRenderer(template, dialect, body.get("tools") or [], kwargs)
     opens = messages[-1]["role"] != "assistant"
-    return [tuple(prompts.tokenize(prompts.told(messages), opens=opens))]
+    return [tuple(prompts.tokenize(prompts.fitted(messages), opens=opens))]
 
 
 def _read(name: str) -> str:

@@ -47,19 +47,20 @@ class AnswerParser:
 
     thinking  whether the newest token was in a thought
     made      characters outside thoughts so far
-    shown     characters up to which logprobs can be released; with a `family`, all wait for the end
+    shown     how many of these are certain, so that their logprobs can be released
+    calls     calls so far
     """
 
     def __init__(self, tokenizer: Tokenizer, form: AnswerForm) -> None:
         numbering = Numbering(form.make_call_id)
         self._form = form
         self._detokenizer = Detokenizer(tokenizer.pieces, started=form.continues, shown=form.shown)
-        self._splitter = _splitter(form, numbering)
+        self._splitter = _make_splitter(form, numbering)
         self._tools = ToolParser(form.family, form.tools, numbering) if form.family else None
         self._stops = StopMatcher(form.stops, form.include_stop)
-        self._plain = not (self._splitter or form.family or form.stops or form.calls_only)
+        self._is_plain_text = not (self._splitter or form.family or form.stops or form.calls_only)
         self.thinking = self._splitter is not None and self._splitter.thinking
-        self.full = False
+        self.has_call_too_many = False
         self.calls = 0
         self.made = 0
         self.shown = 0
@@ -72,36 +73,38 @@ class AnswerParser:
     def ended(self) -> bool:
         """Whether nothing more is shown: a stop string came, or a second call where only one
         may."""
-        return self._stops.stopped is not None or self.full
+        return self._stops.stopped is not None or self.has_call_too_many
 
     def add(self, token: int) -> Delta:
         piece = self._detokenizer.take(token)
         text = self._detokenizer.join(piece)
-        if self._plain:  # as below, where nothing is looked for in the text
+        if self._is_plain_text:  # what the steps below do where they look for nothing
             self.made += len(text)
             self.shown += len(text)
             return Delta((Text(text),) if text else (), piece)
-        return Delta(self._show(self._read(self._split(text))), piece)
+        return Delta(self._show(self._read_calls(self._split_thoughts(text))), piece)
 
     def finish(self, *, cut: bool = False) -> tuple[Part, ...]:
         """Return the parts that were held back. `cut`: the answer ends for lack of tokens."""
-        split = self._split(self._detokenizer.finish())
+        split = self._split_thoughts(self._detokenizer.finish())
         if self._splitter is not None:
             split += self._splitter.finish(cut=cut)
-        read = self._read(split) + (list(self._tools.finish()) if self._tools else [])
-        parts = self._show(read)
+        read = self._read_calls(split)
+        if self._tools is not None:
+            read += self._tools.finish()
+        shown = self._show(read)
         if self.ended:
-            return parts
-        return tuple(merged([*parts, *self._content(self._stops.finish())]))
+            return shown
+        return tuple(merged([*shown, *self._as_shown_text(self._stops.finish())]))
 
-    def _split(self, text: str) -> list[Part]:
+    def _split_thoughts(self, text: str) -> list[Part]:
         if self._splitter is None:
             return [Text(text)]
         parts = self._splitter.feed(text)
         self.thinking = self._splitter.thinking
         return parts
 
-    def _read(self, parts: Iterable[Part]) -> list[Part]:
+    def _read_calls(self, parts: Iterable[Part]) -> list[Part]:
         read: list[Part] = []
         for part in parts:
             if isinstance(part, Text):
@@ -112,33 +115,33 @@ class AnswerParser:
         return read
 
     def _show(self, parts: Iterable[Part]) -> tuple[Part, ...]:
-        shown = tuple(merged(part for read in parts for part in self._shown_of(read)))
+        shown = tuple(merged(part for read in parts for part in self._up_to_stop(read)))
         if self._tools is not None and not self.ended:
             self.shown = self.made
         return shown
 
-    def _shown_of(self, part: Part) -> Iterator[Part]:
+    def _up_to_stop(self, part: Part) -> Iterator[Part]:
         if self.ended:
             return
         if isinstance(part, Text):
-            yield from self._content(self._stops.add(part.text))
+            yield from self._as_shown_text(self._stops.add(part.text))
             return
         if not isinstance(part, Thought):
             # No stop string reaches over the beginning of a call.
-            yield from self._content(self._stops.finish())
+            yield from self._as_shown_text(self._stops.finish())
         if isinstance(part, CallStart):
-            self.full = self.calls > 0 and not self._form.many
-            self.calls += not self.full
-        if not self.full:
+            self.has_call_too_many = self.calls > 0 and not self._form.many
+            self.calls += not self.has_call_too_many
+        if not self.has_call_too_many:
             yield part
 
-    def _content(self, text: str) -> Iterator[Text]:
+    def _as_shown_text(self, text: str) -> Iterator[Text]:
         if text and not self._form.calls_only:
             self.shown += len(text)
             yield Text(text)
 
 
-def _splitter(
+def _make_splitter(
     form: AnswerForm, numbering: Numbering
 ) -> HarmonySplitter | MarkerSplitter | RecipientParser | None:
     names = tool_names(form.tools)
@@ -160,11 +163,11 @@ def token_entry(tokenizer: Tokenizer, token_id: int, logprob: float) -> TokenEnt
 def piece_entry(piece: Piece | None, logprob: float | None) -> TokenEntry:
     """Return the entry of a chosen token: the bytes of all entries, joined, are the answer's
     text."""
-    data = piece.encode() if isinstance(piece, str) else piece or b""
-    return TokenEntry(_readable(data), logprob, list(data))
+    piece_bytes = piece.encode() if isinstance(piece, str) else piece or b""
+    return TokenEntry(_entry_text(piece_bytes), logprob, list(piece_bytes))
 
 
-def _readable(piece: bytes) -> str:
+def _entry_text(piece: bytes) -> str:
     try:
         return piece.decode()
     except UnicodeDecodeError:

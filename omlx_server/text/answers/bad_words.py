@@ -4,7 +4,7 @@ ban that would leave no token is ignored."""
 from collections.abc import Iterator, Sequence
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.grammar.wrappers import Anything, Around
+from omlx_server.text.grammar.wrappers import ConstraintWrapper, FixedMask
 from omlx_server.text.tokenizer import Tokenizer
 
 Spelling = tuple[int, ...]
@@ -17,32 +17,32 @@ def spellings(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Spelling, ...
     return tuple(sorted(spelling for spelling in sequences if spelling))
 
 
-class BadWords(Around):
+class BadWords(ConstraintWrapper):
     """Bans the spellings `words`. `size`: the width of the logits. `inner`: another constraint
     to obey."""
 
     def __init__(self, words: Sequence[Spelling], size: int, inner: Constraint | None) -> None:
-        super().__init__(Anything(b"\xff" * ((size + 31) // 32 * 4)) if inner is None else inner)
-        self._words = words
+        super().__init__(FixedMask(b"\xff" * ((size + 31) // 32 * 4)) if inner is None else inner)
+        self._spellings = words
         self._longest = max(map(len, words), default=1)
-        self._last: Spelling = ()
+        self._last_tokens: Spelling = ()
 
     def mask(self) -> bytes:
-        free = self._inner.mask()
-        allowed = bytearray(free)
-        for token in self._banned():
+        mask_of_inner = self._inner.mask()
+        allowed = bytearray(mask_of_inner)
+        for token in self._completing_tokens():
             if token // 8 < len(allowed):
                 allowed[token // 8] &= ~(1 << token % 8)
-        return bytes(allowed) if any(allowed) else free
+        return bytes(allowed) if any(allowed) else mask_of_inner
 
     def take(self, token: int) -> None:
-        self._last = (*self._last, token)[-self._longest :]
+        self._last_tokens = (*self._last_tokens, token)[-self._longest :]
         self._inner.take(token)
 
     def forced(self) -> Sequence[int]:
         return self._inner.forced()
 
-    def _banned(self) -> Iterator[int]:
-        for *before, last in self._words:
-            if not before or self._last[-len(before) :] == tuple(before):
+    def _completing_tokens(self) -> Iterator[int]:
+        for *beginning, last in self._spellings:
+            if not beginning or self._last_tokens[-len(beginning) :] == tuple(beginning):
                 yield last

@@ -1,7 +1,7 @@
 """Matches stop strings in text, across the borders of tokens. The match that ends first wins,
 then the longest."""
 
-from omlx_server.text.markers import held_length
+from omlx_server.text.markers import begun_marker_length
 
 
 class StopMatcher:
@@ -22,11 +22,11 @@ class StopMatcher:
             return ""
         text, self._held = self._held + text, ""
         starts = ((text.find(stop), stop) for stop in self._stops)
-        ends = [(at + len(stop), -len(stop), stop) for at, stop in starts if at >= 0]
-        if ends:
-            end, _, self.stopped = min(ends)
+        matches = [(start + len(stop), -len(stop), stop) for start, stop in starts if start >= 0]
+        if matches:
+            end, _, self.stopped = min(matches)
             return text[: end if self._include else end - len(self.stopped)]
-        shown = len(text) - held_length(text, self._stops)
+        shown = len(text) - begun_marker_length(text, self._stops)
         self._held = text[shown:]
         return text[:shown]
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Backend
 
 from omlx_server.text.encoding import searching
 from omlx_server.text.encoding.controls import pattern_of
-from omlx_server.text.encoding.seams import AROUND, are_exact
+from omlx_server.text.encoding.seams import AROUND, join_exactly
 
 
 class ControlCuts:
@@ -23,7 +23,7 @@ class ControlCuts:
     def parts(self, text: str) -> Iterator[str]:
         """Return the parts of `text`. Each but the first begins with a control token."""
         start = 0
-        for match in searching.every(self._pattern, text, 0, reach=self._longest):
+        for match in searching.find_all(self._pattern, text, 0, reach=self._longest):
             if match.start() > start:
                 yield text[start : match.start()]
                 start = match.start()
@@ -35,16 +35,17 @@ class ControlCuts:
 
     @cached_property
     def _pattern(self) -> searching.Pattern:
-        kinds: dict[tuple[bool, ...], list[str]] = {}
+        groups: dict[tuple[bool, ...], list[str]] = {}
         for token in self._tokens:
             flags = (token.lstrip, token.rstrip, token.single_word, token.normalized)
-            kinds.setdefault(flags, []).append(token.content)
-        exact = [texts for texts in kinds.values() if _can_be_cut(self._backend, texts[0])]
-        return pattern_of(text for texts in exact for text in texts)
+            groups.setdefault(flags, []).append(token.content)
+        # Tokens of the same flags are found alike: one of each group is tried.
+        cuttable = [texts for texts in groups.values() if _can_be_cut(self._backend, texts[0])]
+        return pattern_of(text for texts in cuttable for text in texts)
 
 
 def _can_be_cut(backend: Backend, token: str) -> bool:
     lefts = [*AROUND, *(f"{token}{text}" for text in AROUND)]
     pairs = [(left, f"{token}{right}") for left in lefts for right in ("", "a", " b")]
     pairs += [(left, f"{token}{right}") for left in ("a", " ", token) for right in AROUND]
-    return are_exact(backend, pairs)
+    return join_exactly(backend, pairs)

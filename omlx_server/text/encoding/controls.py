@@ -15,7 +15,7 @@ def is_control(token: AddedToken) -> bool:
     return token.special or _TURN_MARKER.fullmatch(token.content) is not None
 
 
-def nonce() -> str:
+def random_digits() -> str:
     """Return 24 random digits, which no normalizer changes."""
     return str(10**23 + secrets.randbelow(9 * 10**23))
 
@@ -23,20 +23,21 @@ def nonce() -> str:
 def pattern_of(texts: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern that finds the leftmost and, there, the longest of `texts`: a trie, for
     speed."""
-    wanted = sorted({text for text in texts if text})
-    return re.compile(_branches(wanted) if wanted else r"(?!)")
+    distinct = sorted({text for text in texts if text})
+    return re.compile(_alternatives(distinct) if distinct else r"(?!)")
 
 
-def _branches(texts: list[str]) -> str:
-    return "|".join(_branch(list(group)) for _, group in groupby(texts, key=lambda text: text[0]))
+def _alternatives(texts: list[str]) -> str:
+    groups = groupby(texts, key=lambda text: text[0])
+    return "|".join(_trie_branch(list(group)) for _, group in groups)
 
 
-def _branch(texts: list[str]) -> str:
+def _trie_branch(texts: list[str]) -> str:
     pairs = zip(texts[0], texts[-1], strict=False)  # sorted: what these two share, all share
-    prefix = "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    rests = [text[len(prefix) :] for text in texts]
-    longer = [tail for tail in rests if tail]
-    if not longer:
+    prefix = "".join(char for char, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    endings = [text[len(prefix) :] for text in texts]
+    nonempty = [ending for ending in endings if ending]
+    if not nonempty:
         return re.escape(prefix)
-    optional = "?" if len(longer) < len(rests) else ""
-    return f"{re.escape(prefix)}(?:{_branches(longer)}){optional}"
+    optional = "?" if len(nonempty) < len(endings) else ""
+    return f"{re.escape(prefix)}(?:{_alternatives(nonempty)}){optional}"

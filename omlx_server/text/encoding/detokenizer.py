@@ -19,7 +19,7 @@ class Detokenizer:
     ) -> None:
         self._pieces = pieces
         self._shown = shown
-        self._characters = IncrementalDecoder("replace")
+        self._decoder = IncrementalDecoder("replace")
         self._started = started
 
     def add(self, token_id: int) -> str:
@@ -41,11 +41,11 @@ class Detokenizer:
         if piece is None:
             return ""
         if isinstance(piece, bytes):
-            if piece.isascii() and not self._characters.buffer:  # most are
+            if piece.isascii() and not self._decoder.buffer:  # as most are
                 return piece.decode()
-            return self._characters.decode(piece)
-        return self._characters.decode(b"", final=True) + piece
+            return self._decoder.decode(piece)
+        return self._decoder.decode(b"", final=True) + piece
 
     def finish(self) -> str:
         """Return the rest: U+FFFD where bytes of a character are missing, else ""."""
-        return self._characters.decode(b"", final=True)
+        return self._decoder.decode(b"", final=True)

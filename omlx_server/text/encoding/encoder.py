@@ -38,8 +38,8 @@ that waited for a processor while it holds the GIL would stop all other threads.
 
 
 class PieceEncoder:
-    """`cuts`: where a text can be cut besides at seams. `kept`: a cache of ids. `meaning`: what
-    the ids of a piece stand for."""
+    """`cuts`: where a text can be cut besides at seams. `kept`: a cache of ids. `translate`: turns
+    the library's ids of a piece into the model's."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class PieceEncoder:
         *,
         cuts: ControlCuts | None = None,
         kept: KeptIds | None = None,
-        meaning: Callable[[list[int]], list[int]] = lambda ids: ids,
+        translate: Callable[[list[int]], list[int]] = lambda ids: ids,
     ) -> None:
         self._backend = backend
-        self._piece = piece
-        self._batch = batch
+        self._piece_chars = piece
+        self._batch_chars = batch
         self._cuts = cuts or ControlCuts(backend, ())
-        self._kept = kept or KeptIds()
-        self._meaning = meaning
+        self._known_ids = kept or KeptIds()
+        self._translate = translate
 
     def prepare(self) -> None:
         self._cuts.prepare()
@@ -64,29 +64,30 @@ class PieceEncoder:
 
     @cached_property
     def _seams(self) -> Seams:
-        return Seams(self._backend, size=self._piece)
+        return Seams(self._backend, size=self._piece_chars)
 
     @cached_property
-    def _frame(self) -> tuple[list[int], list[int]]:
-        bare, framed = (self._native(["a"], special=special)[0].ids for special in (False, True))
+    def _ids_around(self) -> tuple[list[int], list[int]]:
+        """The special ids before and behind every text."""
+        bare, framed = (self._encode_batch(["a"], special=flag)[0].ids for flag in (False, True))
         start = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
         return framed[:start], framed[start + len(bare) :]
 
     def ids(self, text: str, most: int | None = None, *, special: bool = False) -> list[int]:
         """Return the token ids of `text`; with `special`, also those around every text. Raises
         TooManyTokens for more than `most`, NoSeam where a part can't be cut."""
-        before, behind = self._frame if special else ([], [])
-        ids, long = array("I", before), len(text) > self._batch
-        for batch in _batches(self._pieces(text), self._batch):
-            self._add(ids, batch, most, long=long)
+        before, behind = self._ids_around if special else ([], [])
+        ids, long = array("I", before), len(text) > self._batch_chars
+        for batch in _batches(self._pieces(text), self._batch_chars):
+            self._add_ids(ids, batch, most, long=long)
         _check(len(ids) + len(behind), most)
         return ids.tolist() + behind
 
     def beginning(self, text: str, count: int) -> list[int]:
         """Return the ids of the text's first pieces, at least `count` if there are as many."""
-        ids, long = array("I"), len(text) > self._batch
+        ids, long = array("I"), len(text) > self._batch_chars
         for piece in self._pieces(text):
-            self._add(ids, [piece], None, long=long)
+            self._add_ids(ids, [piece], None, long=long)
             if len(ids) >= count:
                 break
         return ids.tolist()
@@ -94,15 +95,16 @@ class PieceEncoder:
     def counts(self, texts: Sequence[str], most: int) -> list[int]:
         """Return the number of tokens of each text, `most` + 1 for more."""
         counts: list[int] = []
-        long = sum(map(len, texts)) > self._batch
-        for batch in _batches(texts, self._batch):
+        long = sum(map(len, texts)) > self._batch_chars
+        for batch in _batches(texts, self._batch_chars):
             if len(batch) > 1:
-                counts += (min(len(one), most + 1) for one in self._native(batch, long=long))
+                encodings = self._encode_batch(batch, long=long)
+                counts += (min(len(encoding), most + 1) for encoding in encodings)
             else:
-                counts.append(self._count(batch[0], most))
+                counts.append(self._count_one(batch[0], most))
         return counts
 
-    def _count(self, text: str, most: int) -> int:
+    def _count_one(self, text: str, most: int) -> int:
         try:
             return len(self.ids(text, most))
         except PromptTooLong:
@@ -110,25 +112,27 @@ class PieceEncoder:
 
     def _pieces(self, text: str) -> Iterator[str]:
         for part in self._cuts.parts(text):
-            if len(part) > self._piece:
+            if len(part) > self._piece_chars:
                 yield from self._seams.pieces(part)
             else:
                 yield part
 
-    def _add(self, ids: "array[int]", pieces: list[str], most: int | None, *, long: bool) -> None:
-        """Raises TooManyTokens before a list of millions is made, for which the GIL would be
-        held."""
-        cached = self._kept.find(pieces)
+    def _add_ids(
+        self, ids: "array[int]", pieces: list[str], most: int | None, *, long: bool
+    ) -> None:
+        cached = self._known_ids.find(pieces)
         new = [piece for piece in dict.fromkeys(pieces) if piece not in cached]
-        encodings = dict(zip(new, self._native(new, long=long), strict=True))
-        _check(len(ids) + sum(len(cached.get(p) or encodings.get(p) or ()) for p in pieces), most)
+        encodings = dict(zip(new, self._encode_batch(new, long=long), strict=True))
+        # Before a list of millions is made, for which the GIL would be held.
+        count = sum(len(cached.get(piece) or encodings.get(piece) or ()) for piece in pieces)
+        _check(len(ids) + count, most)
         for piece, encoding in encodings.items():
-            cached[piece] = array("I", self._meaning(encoding.ids))
-            self._kept.keep(piece, cached[piece])
+            cached[piece] = array("I", self._translate(encoding.ids))
+            self._known_ids.keep(piece, cached[piece])
         for piece in pieces:
             ids.extend(cached[piece])
 
-    def _native(
+    def _encode_batch(
         self, texts: list[str], *, special: bool = False, long: bool = False
     ) -> list[Encoding]:
         encode = partial(self._backend.encode_batch_fast, texts, add_special_tokens=special)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 
-_ENTRY = 256
+_ENTRY_BYTES = 256
 """Bytes of an entry besides its text and its ids. They bound the number of tiny entries, too."""
 
 
@@ -34,22 +34,22 @@ class KeptIds:
         self.characters = Characters()
 
     def find(self, texts: Sequence[str]) -> dict[str, "array[int]"]:
-        found: dict[str, array[int]] = {}
+        ids_by_text: dict[str, array[int]] = {}
         reused = 0
         with self._lock:
             for text in texts:
                 ids = self._ids.get(text)
                 if ids is not None:
                     self._ids.move_to_end(text)
-                    found[text] = ids
+                    ids_by_text[text] = ids
                     reused += len(text)
             self.characters += Characters(sum(map(len, texts)) - reused, reused)
-        return found
+        return ids_by_text
 
     def keep(self, text: str, ids: "array[int]") -> None:
         if not self._most_bytes:
             return
-        size = _size(text, ids)
+        size = _bytes_of(text, ids)
         if size > self._most_bytes // 4:
             return
         with self._lock:
@@ -58,8 +58,8 @@ class KeptIds:
             self._ids[text] = ids
             self.nbytes += size
             while self.nbytes > self._most_bytes:
-                self.nbytes -= _size(*self._ids.popitem(last=False))
+                self.nbytes -= _bytes_of(*self._ids.popitem(last=False))
 
 
-def _size(text: str, ids: "array[int]") -> int:
-    return sys.getsizeof(text) + sys.getsizeof(ids) + _ENTRY
+def _bytes_of(text: str, ids: "array[int]") -> int:
+    return sys.getsizeof(text) + sys.getsizeof(ids) + _ENTRY_BYTES

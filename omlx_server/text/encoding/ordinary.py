@@ -12,45 +12,41 @@ from tokenizers import Tokenizer as Backend
 
 from omlx_server.text.encoding import searching, word_cache
 from omlx_server.text.encoding.control_cuts import ControlCuts
-from omlx_server.text.encoding.controls import is_control, nonce, pattern_of
+from omlx_server.text.encoding.controls import is_control, pattern_of, random_digits
 from omlx_server.text.encoding.encoder import PieceEncoder
 from omlx_server.text.encoding.kept_ids import KeptIds
 from omlx_server.text.encoding.pieces import byte_chars
 
 
 class OrdinaryEncoder:
-    def __init__(
-        self,
-        backend: Backend,
-        *,
-        byte_level: bool,
-        kept: KeptIds | None = None,
-    ) -> None:
+    """The encoder of one tokenizer. `texts`: the text of each control token by its id."""
+
+    def __init__(self, backend: Backend, *, byte_level: bool, kept: KeptIds | None = None) -> None:
         controls = {
             token_id: token
             for token_id, token in backend.get_added_tokens_decoder().items()
             if is_control(token)
         }
         self.texts = {token_id: token.content for token_id, token in controls.items()}
-        self._pattern = pattern_of(self.texts.values())
+        self._controls = pattern_of(self.texts.values())
         self._longest = max(map(len, self.texts.values()), default=0)
         clone = _without_controls(backend)
-        mark = nonce()
+        mark = random_digits()
         twins = {token_id: f"{mark}{token_id:09d}" for token_id in controls}
-        added = [_twin(backend, token, twins[i]) for i, token in controls.items()]
+        added = [_make_twin(backend, token, twins[i]) for i, token in controls.items()]
         clone.add_tokens(added)
         self._encoder = PieceEncoder(
-            clone, cuts=ControlCuts(clone, added), kept=kept, meaning=self._meant
+            clone, cuts=ControlCuts(clone, added), kept=kept, translate=self._model_ids
         )
         vocabulary = clone.get_added_tokens_decoder()
         twin_ids = {token.content: twin_id for twin_id, token in vocabulary.items()}
         self._twin_of = {self.texts[token_id]: twin for token_id, twin in twins.items()}
-        # What the clone's ids mean to the model. A unigram model can also yield a control token
-        # from plain text, when its vocabulary lists it as a piece: that one is spelled out.
-        self._written: dict[int, tuple[int, ...]] = {}
+        # The clone's ids that are others to the model: a twin is its control token. A control token
+        # is spelled out: a unigram model whose vocabulary lists it can find it in plain text.
+        self._ids_meant_by: dict[int, tuple[int, ...]] = {}
         for token_id, text in self.texts.items():
-            self._written[twin_ids[twins[token_id]]] = (token_id,)
-            self._written[token_id] = tuple(_spelled(backend, text, byte_level))
+            self._ids_meant_by[twin_ids[twins[token_id]]] = (token_id,)
+            self._ids_meant_by[token_id] = tuple(_spell_out(backend, text, byte_level))
 
     def prepare(self) -> None:
         self._encoder.prepare()
@@ -66,20 +62,19 @@ class OrdinaryEncoder:
         self, rendering: str, restore: Callable[[str], str], most: int | None = None
     ) -> list[int]:
         """Return the token ids of a rendered template: control texts in `rendering` become
-        control tokens, what `restore` puts in does not. Raises TooManyTokens for more than
-        `most`."""
-        marked = searching.replaced(
-            self._pattern, lambda match: self._twin_of[match[0]], rendering, reach=self._longest
+        control tokens, what `restore` puts in does not. Raises as `encode`."""
+        marked = searching.replace_all(
+            self._controls, lambda match: self._twin_of[match[0]], rendering, reach=self._longest
         )
         return self._encoder.ids(restore(marked), most)
 
-    def _meant(self, ids: list[int]) -> list[int]:
-        if self._written.keys().isdisjoint(ids):
+    def _model_ids(self, ids: list[int]) -> list[int]:
+        if self._ids_meant_by.keys().isdisjoint(ids):
             return ids
-        found: list[int] = []
+        model_ids: list[int] = []
         for token_id in ids:
-            found.extend(self._written.get(token_id, (token_id,)))
-        return found
+            model_ids.extend(self._ids_meant_by.get(token_id, (token_id,)))
+        return model_ids
 
 
 def _without_controls(backend: Backend) -> Backend:
@@ -93,21 +88,21 @@ def _without_controls(backend: Backend) -> Backend:
     return clone
 
 
-def _twin(backend: Backend, token: AddedToken, text: str) -> AddedToken:
-    """A normalizer that puts something before every text would hide a normalized twin."""
+def _make_twin(backend: Backend, token: AddedToken, text: str) -> AddedToken:
     normalizer = backend.normalizer
-    stable = normalizer is None or normalizer.normalize_str(text) == text
+    # A normalizer that puts something before every text would hide a normalized twin.
+    is_stable = normalizer is None or normalizer.normalize_str(text) == text
     return AddedToken(
         text,
         single_word=token.single_word,
         lstrip=token.lstrip,
         rstrip=token.rstrip,
-        normalized=token.normalized and stable,
+        normalized=token.normalized and is_stable,
         special=False,
     )
 
 
-def _spelled(backend: Backend, text: str, byte_level: bool) -> Iterator[int]:
+def _spell_out(backend: Backend, text: str, byte_level: bool) -> Iterator[int]:
     if byte_level:
         table = byte_chars()
         text = "".join(table[byte] for byte in text.encode())

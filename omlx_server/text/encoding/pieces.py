@@ -28,19 +28,19 @@ def byte_chars() -> dict[int, str]:
 
 
 @cache
-def _stand_ins() -> dict[int, int]:
+def _byte_of_char() -> dict[int, int]:
     return {ord(char): byte for byte, char in byte_chars().items()}
 
 
-def from_byte_chars(token: str) -> bytes:
+def bytes_of_token(token: str) -> bytes:
     """Return the bytes of a byte-level token. A character outside GPT-2's table stands for its
     UTF-8."""
-    table = _stand_ins()
+    table = _byte_of_char()
     is_of_bytes = table.keys() >= set(map(ord, token))
     return token.translate(table).encode("latin-1") if is_of_bytes else token.encode()
 
 
-def byte_of(token: str) -> bytes | None:
+def byte_of_token(token: str) -> bytes | None:
     """Return the byte that a token such as `<0x0A>` stands for, or None."""
     match = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(match[1], 16)]) if match else None
@@ -51,24 +51,25 @@ class Pieces:
 
     def __init__(self, backend: Backend) -> None:
         decoder = json.loads(backend.to_str())["decoder"]
-        kinds = frozenset(_kinds(decoder))
+        types = frozenset(_decoder_types(decoder))
         self._backend = backend
-        self.byte_level = "ByteLevel" in kinds and kinds <= {"ByteLevel", "Fuse", "Sequence"}
-        self._byte_fallback = "ByteFallback" in kinds
+        self.byte_level = "ByteLevel" in types and types <= {"ByteLevel", "Fuse", "Sequence"}
+        self._byte_fallback = "ByteFallback" in types
         added = backend.get_added_tokens_decoder()
         self.hidden = frozenset(token_id for token_id, token in added.items() if token.special)
         self._anchor = None if self.byte_level else self._find_anchor()
-        self._memo: dict[int, Piece | None] = {}
+        self._known_pieces: dict[int, Piece | None] = {}
 
     def piece(self, token_id: int) -> Piece | None:
         """Return what the token adds except at the start of a text; None when it shows nothing."""
         try:
-            return self._memo[token_id]
+            return self._known_pieces[token_id]
         except KeyError:
-            piece = self._memo[token_id] = self._make(token_id)
+            piece = self._known_pieces[token_id] = self._find_piece(token_id)
             return piece
 
     def first(self, token_id: int) -> Piece | None:
+        """Return what the token adds at the start of a text."""
         piece = self.piece(token_id)
         if piece is None or self.byte_level or (isinstance(piece, bytes) and not piece.isascii()):
             return piece
@@ -81,16 +82,17 @@ class Pieces:
             return (self._backend.id_to_token(token_id) or "").encode()
         return piece if isinstance(piece, bytes) else piece.encode()
 
-    def _make(self, token_id: int) -> Piece | None:
+    def _find_piece(self, token_id: int) -> Piece | None:
         token = self._backend.id_to_token(token_id)
         if token is None or token_id in self.hidden:
             return None
         if self.byte_level:
-            return from_byte_chars(token)
-        byte = byte_of(token) if self._byte_fallback else None
+            return bytes_of_token(token)
+        byte = byte_of_token(token) if self._byte_fallback else None
         return self._after_anchor(token_id) if byte is None else byte
 
     def _after_anchor(self, token_id: int) -> str:
+        """Decode a token behind an ordinary one, the anchor, so that its space stays."""
         if self._anchor is None:
             return self._backend.decode([token_id], skip_special_tokens=False)
         anchor = self._backend.decode([self._anchor], skip_special_tokens=False)
@@ -104,8 +106,8 @@ class Pieces:
         return None
 
 
-def _kinds(decoder: dict[str, Any] | None) -> Iterator[str]:
+def _decoder_types(decoder: dict[str, Any] | None) -> Iterator[str]:
     if decoder is not None:
         yield decoder["type"]
         for member in decoder.get("decoders", ()):
-            yield from _kinds(member)
+            yield from _decoder_types(member)

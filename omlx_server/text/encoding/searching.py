@@ -8,29 +8,29 @@ import sys
 from collections.abc import Callable, Iterator
 
 # Characters: a tenth of a millisecond. A thread that is nice may lose its processor in a search.
-_SLICE = 1 << 12
+_SLICE_CHARS = 1 << 12
 
-Found = re.Match[str]
+Match = re.Match[str]
 Pattern = re.Pattern[str]
 
 
-def replaced(pattern: Pattern, replace: Callable[[Found], str], text: str, *, reach: int) -> str:
+def replace_all(pattern: Pattern, replace: Callable[[Match], str], text: str, *, reach: int) -> str:
     """Return what `pattern.sub` gives, for a pattern that never matches the empty text."""
     parts: list[str] = []
     position = 0
-    for match in every(pattern, text, 0, reach=reach):
+    for match in find_all(pattern, text, 0, reach=reach):
         parts += (text[position : match.start()], replace(match))
         position = match.end()
     return "".join([*parts, text[position:]]) if parts else text
 
 
-def every(
+def find_all(
     pattern: Pattern, text: str, start: int, *, reach: int, stop: int = sys.maxsize
-) -> Iterator[Found]:
+) -> Iterator[Match]:
     """Yield the matches that begin in [start, stop) and do not overlap."""
     stop = min(stop, len(text) + 1)
-    for begin in range(start, stop, _SLICE):
-        end = min(begin + _SLICE, stop)
+    for begin in range(start, stop, _SLICE_CHARS):
+        end = min(begin + _SLICE_CHARS, stop)
         for match in pattern.finditer(text, max(start, begin), end + reach):
             if match.start() >= end:
                 break

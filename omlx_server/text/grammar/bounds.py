@@ -4,30 +4,26 @@ llguidance's own limits cover neither the size of a row of its parser nor the in
 patterns. A grammar runs in the server only if both are surely small, else in its own process.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llguidance import LLParserLimits
 
-# The most symbols of a grammar that runs in the server. Where few alternatives can be open at once
-# a row of the parser has few items, so there may be more symbols.
+from omlx_server.text.grammar.json_schema.prepare import values_within
+
+# The most symbols of a grammar that runs in the server: fewer where many alternatives can be open
+# at once, since then a row of the parser has many items.
 MOST_SYMBOLS = 10_000
 MOST_SYMBOLS_AMBIGUOUS = 500
-# An answer's budget of processor time: so much, and so much more for each token.
+# An answer's budget of processor time: SECONDS, and SECONDS_PER_TOKEN more for each token.
 SECONDS = 0.1
 SECONDS_PER_TOKEN = 0.002
-_FEW_BRANCHES = 50
+_FEW_ALTERNATIVES = 50
 _APPLIED_IN_PLACE = ("allOf", "anyOf", "oneOf", "$ref")
-# Beside a key that applies another schema in the same place they are intersected with it.
+# Where one of these stands beside a key that applies another schema, both are intersected.
 _INTERSECTED = (
-    "properties",
-    "patternProperties",
-    "additionalProperties",
-    "items",
-    "prefixItems",
-    "pattern",
-    "format",
-    "multipleOf",
+    *("properties", "patternProperties", "additionalProperties"),
+    *("items", "prefixItems", "pattern", "format", "multipleOf"),
 )
 
 
@@ -45,52 +41,41 @@ def engine_limits(symbols: int | None = None) -> LLParserLimits:
 def symbols_allowed(schemas: Sequence[Any]) -> int:
     """Return the most symbols of a grammar of these schemas; 0 for one that must run in its own
     process."""
-    objects = [inner for schema in schemas for inner in _objects(schema)]
-    merged = any(_merges(schema) for schema in objects)
-    if merged and sum(map(_patterns, objects)) > 1:
+    values = [value for schema in schemas for value in values_within(schema)]
+    objects = [value for value in values if isinstance(value, dict)]
+    has_intersection = any(map(_has_intersection, objects))
+    if has_intersection and sum(map(_count_patterns, objects)) > 1:
         return 0
-    few = sum(map(_branches, objects)) <= _FEW_BRANCHES
-    return MOST_SYMBOLS if few and not merged else MOST_SYMBOLS_AMBIGUOUS
+    few_alternatives = sum(map(_count_alternatives, objects)) <= _FEW_ALTERNATIVES
+    is_unambiguous = few_alternatives and not has_intersection
+    return MOST_SYMBOLS if is_unambiguous else MOST_SYMBOLS_AMBIGUOUS
 
 
-def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
-    pending = [value]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            yield value
-            pending += value.values()
-        elif isinstance(value, list):
-            pending += value
-
-
-def _merges(schema: Mapping[str, Any]) -> bool:
+def _has_intersection(schema: Mapping[str, Any]) -> bool:
     applied = [key for key in _APPLIED_IN_PLACE if key in schema]
-    several = len(applied) > 1 or len(_listed(schema, "allOf")) > 1
-    beside = bool(applied) and any(key in schema for key in _INTERSECTED)
-    return several or beside or "patternProperties" in schema
+    applies_several = len(applied) > 1 or len(_list_at(schema, "allOf")) > 1
+    has_keys_beside = bool(applied) and any(key in schema for key in _INTERSECTED)
+    return applies_several or has_keys_beside or "patternProperties" in schema
 
 
-def _patterns(schema: Mapping[str, Any]) -> int:
-    keyed = schema.get("patternProperties")
+def _count_patterns(schema: Mapping[str, Any]) -> int:
+    of_keys = schema.get("patternProperties")
     count = sum(isinstance(schema.get(key), str) for key in ("pattern", "format"))
     count += isinstance(schema.get("multipleOf"), int | float)
-    return count + (len(keyed) if isinstance(keyed, dict) else 0)
+    return count + (len(of_keys) if isinstance(of_keys, dict) else 0)
 
 
-def _branches(schema: Mapping[str, Any]) -> int:
-    """Count alternatives that can be open at once. Null, and those that all differ in type,
-    don't count."""
-    return sum(_alike(_listed(schema, key)) for key in ("anyOf", "oneOf"))
+def _count_alternatives(schema: Mapping[str, Any]) -> int:
+    """Count alternatives that can be open at once: not null, nor those that all differ in type."""
+    count = 0
+    for alternatives in (_list_at(schema, "anyOf"), _list_at(schema, "oneOf")):
+        types = [one.get("type") if isinstance(one, dict) else None for one in alternatives]
+        names = [name if isinstance(name, str) else "" for name in types if name != "null"]
+        all_differ = len(set(names)) == len(names) and "" not in names
+        count += 0 if len(names) < 2 or all_differ else len(names)
+    return count
 
 
-def _alike(branches: Sequence[Any]) -> int:
-    kinds = [branch.get("type") if isinstance(branch, dict) else None for branch in branches]
-    kinds = [kind if isinstance(kind, str) else "" for kind in kinds if kind != "null"]
-    differ = len(set(kinds)) == len(kinds) and "" not in kinds
-    return 0 if len(kinds) < 2 or differ else len(kinds)
-
-
-def _listed(schema: Mapping[str, Any], key: str) -> Sequence[Any]:
+def _list_at(schema: Mapping[str, Any], key: str) -> Sequence[Any]:
     value = schema.get(key)
     return value if isinstance(value, list) else ()

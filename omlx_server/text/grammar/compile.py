@@ -20,7 +20,7 @@ from omlx_server.errors import Unavailable
 from omlx_server.text.encoding.low_priority import be_polite
 from omlx_server.text.grammar.bounds import engine_limits
 from omlx_server.text.grammar.constraint import GrammarConstraint
-from omlx_server.text.grammar.own_process import ApartConstraint, Walker, free_spelling
+from omlx_server.text.grammar.own_process import ApartConstraint, GrammarProcess, without_forcing
 from omlx_server.text.grammar.prover import GrammarRefusal, Prover
 from omlx_server.text.grammar.to_grammar import GrammarKind, GrammarSpec, refusal
 from omlx_server.text.grammar.vocabulary import Vocabulary
@@ -29,17 +29,15 @@ WORKERS = 4
 NICE = 5
 # Measured: 100 to 230 bytes for each character of a grammar's text, and some 100 kB for its lexer
 # once it was used.
-_BYTES_EACH = 128 << 10
+_BYTES_OF_ENTRY = 128 << 10
 _BYTES_PER_CHAR = 256
-# About what the process of a grammar that is run apart takes.
-_BYTES_APART = 64 << 20
-_LIMIT_WITH_CHILD = 64 * _BYTES_APART
+# Of the process of a grammar that runs apart, about.
+_BYTES_OF_PROCESS = 64 << 20
+_LEAST_LIMIT_FOR_CHILD = 64 * _BYTES_OF_PROCESS
 # What the engine says of a grammar with more symbols than it may have.
-_TOO_LARGE = "grammar size"
-
-
-# A matcher never takes a token itself: answers get copies.
-Made = LLMatcher | Walker
+_TOO_MANY_SYMBOLS = "grammar size"
+# A grammar in the server or in a process of its own. Answers get copies of it.
+CompiledGrammar = LLMatcher | GrammarProcess
 
 
 class Grammars:
@@ -58,9 +56,9 @@ class Grammars:
             WORKERS, thread_name_prefix="grammar", initializer=be_polite, initargs=(NICE,)
         )
         self._lock = Lock()
-        self._known: OrderedDict[GrammarSpec, Future[Made]] = OrderedDict()
-        self._walkers: list[Walker] = []  # the newest last
-        self._idle: list[Prover] = []
+        self._cache: OrderedDict[GrammarSpec, Future[CompiledGrammar]] = OrderedDict()
+        self._processes: list[GrammarProcess] = []  # the newest last
+        self._idle_provers: list[Prover] = []
         self._closed = False
         self.compiled = 0
 
@@ -71,115 +69,115 @@ class Grammars:
 
     def compile(self, spec: GrammarSpec) -> Constraint:
         try:
-            constraint = self._copy(self._shared(spec))
-            # Copies share the engine's lexer: one that came to its limits is of no use any more.
+            constraint = self._copy(self._cached(spec))
             constraint.mask()
+            # Copies share a lexer. When earlier answers brought it to its limits, compile anew.
             if constraint.problem is None:
                 return constraint
             self._forget(spec)
-            return self._copy(self._shared(spec))
+            return self._copy(self._cached(spec))
         except GrammarRefusal as error:
             raise refusal(spec, str(error)) from error
 
     @property
     def apart(self) -> int:
         with self._lock:
-            return sum(walker.alive for walker in self._walkers)
+            return sum(process.alive for process in self._processes)
 
     def warm(self, memory_limit: int = sys.maxsize) -> None:
-        """Make the engine and a child process ahead, unless the child would be much of the
-        `memory_limit` (bytes)."""
+        """Make the engine and, unless it is much of `memory_limit` bytes, a child process."""
         if self.vocabulary.eos_ids:
             _ = self.vocabulary.engine
-            if memory_limit >= _LIMIT_WITH_CHILD:
-                with self._prover():
+            if memory_limit >= _LEAST_LIMIT_FOR_CHILD:
+                with self._borrow_prover():
                     pass
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._cache)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the cache, estimated from the lengths of the texts."""
         with self._lock:
-            return self._nbytes()
+            return self._cache_bytes()
 
     @property
     def bytes_apart(self) -> int:
         """Bytes of the child processes, estimated from one."""
         with self._lock:
-            return (len(self._walkers) + len(self._idle)) * _BYTES_APART
+            return (len(self._processes) + len(self._idle_provers)) * _BYTES_OF_PROCESS
 
-    def _nbytes(self) -> int:
-        chars = sum(len(spec.text) for spec in self._known)
-        return len(self._known) * _BYTES_EACH + chars * _BYTES_PER_CHAR
+    def _cache_bytes(self) -> int:
+        chars = sum(len(spec.text) for spec in self._cache)
+        return len(self._cache) * _BYTES_OF_ENTRY + chars * _BYTES_PER_CHAR
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            idle: list[Prover | Walker] = [*self._idle, *self._walkers]
-            self._idle, self._walkers = [], []
-        for child in idle:
+            children: list[Prover | GrammarProcess] = [*self._idle_provers, *self._processes]
+            self._idle_provers, self._processes = [], []
+        for child in children:
             child.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _copy(self, found: Made) -> Constraint:
-        if isinstance(found, Walker):
-            return ApartConstraint(found)
-        return GrammarConstraint(found.deep_copy(), self.vocabulary.size, self._eos_ids)
+    def _copy(self, compiled: CompiledGrammar) -> Constraint:
+        if isinstance(compiled, GrammarProcess):
+            return ApartConstraint(compiled)
+        return GrammarConstraint(compiled.deep_copy(), self.vocabulary.size, self._eos_ids)
 
-    def _shared(self, spec: GrammarSpec) -> Made:
+    def _cached(self, spec: GrammarSpec) -> CompiledGrammar:
+        """Return the compiled grammar; the first thread to ask compiles it, others wait."""
         with self._lock:
-            new: Future[Made] = Future()
-            future = self._known.setdefault(spec, new)
-            self._known.move_to_end(spec)
-            while len(self._known) > 1 and (
-                len(self._known) > self.entries or self._nbytes() > self.most_bytes
+            own: Future[CompiledGrammar] = Future()
+            future = self._cache.setdefault(spec, own)
+            self._cache.move_to_end(spec)
+            while len(self._cache) > 1 and (
+                len(self._cache) > self.entries or self._cache_bytes() > self.most_bytes
             ):
-                self._known.popitem(last=False)
-        if future is new:
-            self._fulfil(spec, future)
+                self._cache.popitem(last=False)
+        if future is own:
+            self._compile_for_all(spec, future)
         try:
             return future.result()
         finally:
-            del future, new  # else a refusal's traceback would hold itself
+            del future, own  # else a refusal's traceback would hold itself
 
-    def _fulfil(self, spec: GrammarSpec, future: "Future[Made]") -> None:
+    def _compile_for_all(self, spec: GrammarSpec, future: "Future[CompiledGrammar]") -> None:
         try:
-            outcome = guarded(self._make, spec)
+            outcome = guarded(self._compile_new, spec)
             if isinstance(outcome, Crash):
                 self._forget(spec)
                 future.set_exception(outcome.error)
             else:
                 future.set_result(outcome)
         finally:
-            # Whatever ended this thread, nobody waits for ever.
+            # Succeeds only without an outcome: whatever ended this thread, nobody waits for ever.
             if future.cancel():
                 self._forget(spec)
 
     def _forget(self, spec: GrammarSpec) -> None:
         with self._lock:
-            self._known.pop(spec, None)
+            self._cache.pop(spec, None)
 
-    def _make(self, spec: GrammarSpec) -> Made:
+    def _compile_new(self, spec: GrammarSpec) -> CompiledGrammar:
         if not self.vocabulary.eos_ids:
             raise GrammarRefusal("the model has no end-of-sequence token")
         if spec.trusted:
-            return self._compiled(spec.text, None)
-        with self._prover() as prover:
+            return self._compile_here(spec.text, None)
+        with self._borrow_prover() as prover:
             # Lark and GBNF look alike to a client, and the child tells them apart.
             kind = "grammar" if spec.kind is GrammarKind.GRAMMAR else "engine"
             proven = prover.prove(kind, spec.text, seconds=self.seconds)
             try:
-                return self._compiled(proven, spec.symbols)
+                return self._compile_here(proven, spec.symbols)
             except GrammarRefusal as error:
-                if _TOO_LARGE not in str(error):
+                if _TOO_MANY_SYMBOLS not in str(error):
                     raise
-            return self._apart(proven, prover)
+            return self._start_process(proven, prover)
 
-    def _compiled(self, grammar: str, symbols: int | None) -> LLMatcher:
+    def _compile_here(self, grammar: str, symbols: int | None) -> LLMatcher:
         if symbols == 0:
-            raise GrammarRefusal(_TOO_LARGE)
+            raise GrammarRefusal(_TOO_MANY_SYMBOLS)
         self.compiled += 1
         limits = engine_limits(symbols)
         matcher = LLMatcher(self.vocabulary.engine, grammar, log_level=0, limits=limits)
@@ -187,48 +185,49 @@ class Grammars:
             raise GrammarRefusal(matcher.get_error())
         return matcher
 
-    def _apart(self, grammar: str, prover: Prover) -> Walker:
-        self._make_room()
+    def _start_process(self, grammar: str, prover: Prover) -> GrammarProcess:
+        self._make_room_for_process()
         size, eos_ids = self.vocabulary.size, self.vocabulary.eos_ids
         with ExitStack() as undo:
             undo.callback(prover.close)
-            prover.walk(free_spelling(grammar), size, eos_ids, seconds=self.seconds)
-            walker = Walker(prover, size, self._eos_ids)
+            prover.walk(without_forcing(grammar), size, eos_ids, seconds=self.seconds)
+            process = GrammarProcess(prover, size, self._eos_ids)
             undo.pop_all()
         with self._lock:
-            self._walkers.append(walker)
-        return walker
+            self._processes.append(process)
+        return process
 
-    def _make_room(self) -> None:
+    def _make_room_for_process(self) -> None:
+        """Close the oldest processes that no answer needs. Raises Unavailable without one."""
         with self._lock:
-            stay = [walker for walker in self._walkers if walker.alive]
-            for walker in list(stay):
-                if len(stay) >= self.most_apart and walker.retire():
-                    stay.remove(walker)
-            gone = [walker for walker in self._walkers if walker not in stay]
-            self._walkers, full = stay, len(stay) >= self.most_apart
-        for walker in gone:
-            walker.close()
-        if full:
+            kept = [process for process in self._processes if process.alive]
+            for process in list(kept):
+                if len(kept) >= self.most_apart and process.retire():
+                    kept.remove(process)
+            dropped = [process for process in self._processes if process not in kept]
+            self._processes, is_full = kept, len(kept) >= self.most_apart
+        for process in dropped:
+            process.close()
+        if is_full:
             problem = f"{self.most_apart} grammars that need a process of their own are in use"
             raise Unavailable(f"{problem}; try again in a second", retry_after=1)
 
     @contextmanager
-    def _prover(self) -> Iterator[Prover]:
+    def _borrow_prover(self) -> Iterator[Prover]:
         with self._lock:
-            prover = self._idle.pop() if self._idle else None
+            prover = self._idle_provers.pop() if self._idle_provers else None
         if prover is None or not prover.alive:
             prover = Prover(self.vocabulary.described())
         try:
             yield prover
         finally:
             if not prover.walks:
-                self._put_back(prover)
+                self._give_back(prover)
 
-    def _put_back(self, prover: Prover) -> None:
+    def _give_back(self, prover: Prover) -> None:
         with self._lock:
-            keeps = not (self._idle or self._closed) and prover.alive
-            if keeps:
-                self._idle.append(prover)
-        if not keeps:
+            is_kept = not (self._idle_provers or self._closed) and prover.alive
+            if is_kept:
+                self._idle_provers.append(prover)
+        if not is_kept:
             prover.close()

@@ -45,16 +45,16 @@ def _from_field(fields: Fields, name: str) -> GrammarSpec | None:
     if name == "structured_outputs":
         return structured_outputs(value)
     if name.startswith("guided_"):
-        whitespace = _whitespace(fields, "guided_whitespace_pattern", "")
-        return _MAKERS[name.removeprefix("guided_")](value, name, whitespace)
-    return _MAKERS["json" if name == "json_schema" else name](value, name, None)
+        whitespace = _whitespace_pattern(fields, "guided_whitespace_pattern", "")
+        return _MAKE_SPEC[name.removeprefix("guided_")](value, name, whitespace)
+    return _MAKE_SPEC["json" if name == "json_schema" else name](value, name, None)
 
 
 def response_format(value: object) -> GrammarSpec | None:
     """Return the grammar of OpenAI's or llama.cpp's `response_format`; None for plain text.
     Raises BadRequest."""
     param = "response_format"
-    options = _object(value, param)
+    options = _as_object(value, param)
     kind = options.get("type")
     if kind == "text":
         return None
@@ -71,7 +71,7 @@ def _named_schema(value: Fields, param: str) -> GrammarSpec:
     if "schema" in value and "json_schema" not in value:  # as llama.cpp takes it too
         return to_grammar.json_schema(value["schema"], f"{param}.schema")
     param = f"{param}.json_schema"
-    return _schema_of(_object(value.get("json_schema"), param), param)
+    return _schema_of(_as_object(value.get("json_schema"), param), param)
 
 
 def _schema_of(value: Fields, param: str) -> GrammarSpec:
@@ -82,25 +82,27 @@ def _schema_of(value: Fields, param: str) -> GrammarSpec:
 
 def structured_outputs(value: object) -> GrammarSpec | None:
     param = "structured_outputs"
-    options = {name: inner for name, inner in _object(value, param).items() if inner is not None}
+    given = _as_object(value, param)
+    options = {name: option for name, option in given.items() if option is not None}
     for name in options:
         if name not in (*_SOURCES, *_OPTIONS, *_IGNORED):
             raise BadRequest(f"{param}.{name[:100]} is not supported", param=param)
     sources = [name for name in _SOURCES if name in options]
     if len(sources) != 1:
         raise BadRequest(f"{param} must have exactly one of {', '.join(_SOURCES)}", param=param)
-    name = sources[0]
-    return _MAKERS[name](options[name], f"{param}.{name}", _whitespace(options, _OPTIONS[0], param))
+    [name] = sources
+    whitespace = _whitespace_pattern(options, "whitespace_pattern", param)
+    return _MAKE_SPEC[name](options[name], f"{param}.{name}", whitespace)
 
 
-def _whitespace(fields: Fields, name: str, parent: str) -> str | None:
+def _whitespace_pattern(fields: Fields, name: str, parent: str) -> str | None:
     pattern = fields.get(name)
     if pattern is None:
         return "" if fields.get("disable_any_whitespace") is True else None
-    return _text(pattern, f"{parent}.{name}".lstrip("."))
+    return _as_text(pattern, f"{parent}.{name}".lstrip("."))
 
 
-def _json(value: object, param: str, whitespace: str | None) -> GrammarSpec:
+def _from_json(value: object, param: str, whitespace: str | None) -> GrammarSpec:
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -109,46 +111,42 @@ def _json(value: object, param: str, whitespace: str | None) -> GrammarSpec:
     return to_grammar.json_schema(value, param, whitespace)
 
 
-def _json_object(value: object, param: str, whitespace: str | None) -> GrammarSpec | None:
+def _from_json_object(value: object, param: str, whitespace: str | None) -> GrammarSpec | None:
     if not isinstance(value, bool):
         raise BadRequest(f"{param} must be true or false", param=param)
     return to_grammar.json_object(param, whitespace) if value else None
 
 
-def _regex(value: object, param: str, _: str | None) -> GrammarSpec:
-    return to_grammar.regex(_text(value, param), param)
-
-
-def _choice(value: object, param: str, _: str | None) -> GrammarSpec:
+def _from_choice(value: object, param: str, _: str | None) -> GrammarSpec:
     if not isinstance(value, list) or not all(isinstance(option, str) for option in value):
         raise BadRequest(f"{param} must be a list of strings", param=param)
     return to_grammar.choice(value, param)
 
 
-def _grammar(value: object, param: str, _: str | None) -> GrammarSpec | None:
-    if (text := _text(value, param)).strip():
+def _from_grammar(value: object, param: str, _: str | None) -> GrammarSpec | None:
+    if (text := _as_text(value, param)).strip():
         return to_grammar.grammar(text, param)
     if param == "grammar":  # llama.cpp's clients send "" for no grammar
         return None
     raise BadRequest(f"{param} is empty", param=param)
 
 
-_MAKERS: Mapping[str, Callable[[object, str, str | None], GrammarSpec | None]] = {
-    "json": _json,
-    "json_object": _json_object,
-    "regex": _regex,
-    "choice": _choice,
-    "grammar": _grammar,
+_MAKE_SPEC: Mapping[str, Callable[[object, str, str | None], GrammarSpec | None]] = {
+    "json": _from_json,
+    "json_object": _from_json_object,
+    "regex": lambda value, param, _: to_grammar.regex(_as_text(value, param), param),
+    "choice": _from_choice,
+    "grammar": _from_grammar,
 }
 
 
-def _object(value: object, param: str) -> Fields:
+def _as_object(value: object, param: str) -> Fields:
     if not isinstance(value, dict):
         raise BadRequest(f"{param} must be an object", param=param)
     return value
 
 
-def _text(value: object, param: str) -> str:
+def _as_text(value: object, param: str) -> str:
     if not isinstance(value, str):
         raise BadRequest(f"{param} must be a string", param=param)
     return value

@@ -1,52 +1,51 @@
 """A constraint that allows any text and holds only calls to a grammar. Owned by one thread at a
-time. It begins anew behind a control token that it doesn't know as text."""
+time. Behind a control token that is no text to the grammar it begins anew."""
 
 from collections.abc import Sequence
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.grammar.masks import all_of, holds, mask_of
+from omlx_server.text.grammar.masks import allows, full_mask, mask_of
 from omlx_server.text.grammar.vocabulary import Vocabulary
-from omlx_server.text.grammar.wrappers import Around
+from omlx_server.text.grammar.wrappers import ConstraintWrapper
 
 
-class Free(Around):
-    """`calls`: the grammar's first state, never changed."""
+class FreeTextConstraint(ConstraintWrapper):
+    """`calls`: the first state of a grammar of text with calls, never changed."""
 
     def __init__(self, calls: Constraint, vocabulary: Vocabulary) -> None:
         super().__init__(calls.copy())
-        self._first = calls
-        self._all = all_of(vocabulary.size)
-        self._ends = int.from_bytes(mask_of(vocabulary.size, vocabulary.eos_ids), "little")
+        self._first_state = calls
+        self._full_mask = full_mask(vocabulary.size)
+        self._eos_bits = int.from_bytes(mask_of(vocabulary.size, vocabulary.eos_ids), "little")
         self._bytes_of = vocabulary.bytes_of
-        self._tail = b""
-        self._open = False
+        self._last_bytes = b""
+        self._in_call = False
 
     def mask(self) -> bytes:
-        return self._inner.mask() if self._open or self._inner.done else self._all
+        return self._inner.mask() if self._in_call or self._inner.done else self._full_mask
 
     def take(self, token: int) -> None:
-        if not self._open and self._ends >> token & 1:
+        if not self._in_call and self._eos_bits >> token & 1:
             return  # that it ends nothing here (`ignore_eos`) is not for a grammar to say
-        if self._open or holds(self._inner.mask(), token):
+        if self._in_call or allows(self._inner.mask(), token):
             self._inner.take(token)
         else:
-            self._inner = self._first.copy()
-        self._tail = (self._tail + self._bytes_of(token))[-4:]
-        self._open = self._is_open()
+            self._inner = self._first_state.copy()
+        self._last_bytes = (self._last_bytes + self._bytes_of(token))[-4:]
+        self._in_call = self._is_in_call()
 
     def forced(self) -> Sequence[int]:
-        return self._inner.forced() if self._open else ()
+        return self._inner.forced() if self._in_call else ()
 
-    def _is_open(self) -> bool:
-        if int.from_bytes(self._inner.mask(), "little") & self._ends:
+    def _is_in_call(self) -> bool:
+        if int.from_bytes(self._inner.mask(), "little") & self._eos_bits:
             return False
-        # No text ends in the middle of a character.
-        return self._open or not _cut(self._tail)
+        # Text can end anywhere but within a character, a call nowhere.
+        return self._in_call or not _ends_within_character(self._last_bytes)
 
 
-def _cut(text: bytes) -> bool:
-    for count, byte in enumerate(reversed(text), 1):
-        if byte & 0xC0 != 0x80:
-            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-            return count < length
+def _ends_within_character(text: bytes) -> bool:
+    for length, byte in enumerate(reversed(text), 1):
+        if byte & 0xC0 != 0x80:  # the first byte of a character, of which `length` bytes are here
+            return length < 1 + (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0)
     return False

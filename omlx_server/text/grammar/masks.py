@@ -11,22 +11,21 @@ def mask_of(size: int, tokens: Iterable[int]) -> bytes:
     return bytes(words)
 
 
-def all_of(size: int) -> bytes:
+def full_mask(size: int) -> bytes:
     return ((1 << size) - 1).to_bytes((size + 31) // 32 * 4, "little")
 
 
-def either(one: bytes, other: bytes) -> bytes:
-    """Return the union of two masks."""
+def union(one: bytes, other: bytes) -> bytes:
     size = max(len(one), len(other))
     bits = int.from_bytes(one, "little") | int.from_bytes(other, "little")
     return bits.to_bytes(size, "little")
 
 
-def holds(mask: bytes, token: int) -> bool:
+def allows(mask: bytes, token: int) -> bool:
     return token // 8 < len(mask) and bool(mask[token // 8] >> token % 8 & 1)
 
 
-def set_bits(bits: int) -> Iterator[int]:
+def positions_of_bits(bits: int) -> Iterator[int]:
     while bits:
         yield bits.bit_length() - 1
         bits &= ~(1 << bits.bit_length() - 1)

@@ -14,9 +14,10 @@ from typing import Any
 from omlx_server.errors import InternalError
 
 START_SECONDS = 60.0
-# The real time of a grammar may be so many times its seconds of processor time.
-_PATIENCE = 10
-_SOURCES = str(Path(__file__).parents[3])
+# The most real time of a trial, in its seconds of processor time.
+_REAL_TIME_FACTOR = 10
+_END_SECONDS = 10
+_SOURCE_FOLDER = str(Path(__file__).parents[3])
 
 
 class GrammarRefusal(ValueError):
@@ -28,17 +29,20 @@ Reply = tuple[dict[str, Any], bytes]
 
 
 class Prover:
+    """One child process. `walks`: it follows one grammar and tries no others."""
+
     def __init__(self, vocabulary: bytes) -> None:
         """Start the process with the line of `Vocabulary.described`. Raises InternalError after
         START_SECONDS."""
-        self._expired = self._is_closed = False
+        self._is_expired = self._is_closed = False
         self.walks = False
+        python_path = [_SOURCE_FOLDER, os.environ.get("PYTHONPATH", "")]
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "omlx_server.text.grammar.trial"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": _path()},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, python_path))},
             # A Ctrl-C in the server's terminal is the server's. In a session of its own the process
             # would not be nice to the server: Linux shares the processors between sessions first.
             process_group=0,
@@ -58,15 +62,15 @@ class Prover:
     def prove(self, kind: str, text: str, *, seconds: float) -> str:
         """Try a grammar for `seconds` of processor time. Return its text in the engine's form.
         Raises GrammarRefusal."""
-        return str(self._told({"kind": kind, "text": text}, seconds)["grammar"])
+        return str(self._ask_or_refuse({"kind": kind, "text": text}, seconds)["grammar"])
 
     def walk(self, grammar: str, size: int, eos: list[int], *, seconds: float) -> None:
         """Make the process follow one proven grammar from now on. Raises GrammarRefusal."""
         self.walks = True
-        self._told({"walk": grammar, "size": size, "eos": eos}, seconds)
+        self._ask_or_refuse({"walk": grammar, "size": size, "eos": eos}, seconds)
 
-    def _told(self, asked: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
-        reply = self.ask({**asked, "seconds": seconds}, _PATIENCE * seconds)
+    def _ask_or_refuse(self, question: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        reply = self.ask({**question, "seconds": seconds}, _REAL_TIME_FACTOR * seconds)
         if reply is None:
             raise GrammarRefusal(self._cause_of_death(seconds))
         answer, _ = reply
@@ -74,51 +78,51 @@ class Prover:
             raise GrammarRefusal(answer["error"])
         return answer
 
-    def ask(self, asked: Mapping[str, Any] | bytes, seconds: float) -> Reply | None:
+    def ask(self, question: Mapping[str, Any] | bytes, seconds: float) -> Reply | None:
         """Return the reply to one line; None if the process died, which it does after `seconds`
         of real time."""
         if self._is_closed:  # its pipes' numbers may be others' by now
             return None
         deadline = time.monotonic() + seconds
-        line = asked if isinstance(asked, bytes) else json.dumps(asked).encode() + b"\n"
+        line = question if isinstance(question, bytes) else json.dumps(question).encode() + b"\n"
         try:
             self._write(line, deadline)
-            return self._read(deadline)
+            return self._read_reply(deadline)
         except (OSError, EOFError):
             return None
 
     def _write(self, line: bytes, deadline: float) -> None:
         unwritten = memoryview(line)
         while unwritten:
-            self._wait(self._stdin, select.POLLOUT, deadline)
+            self._wait_for(self._stdin, select.POLLOUT, deadline)
             unwritten = unwritten[os.write(self._stdin, unwritten) :]
 
-    def _read(self, deadline: float) -> Reply:
-        got, answer, size = bytearray(), None, 0
-        while answer is None or len(got) < size:
-            self._wait(self._stdout, select.POLLIN, deadline)
-            part = os.read(self._stdout, 1 << 16)
-            if not part:
+    def _read_reply(self, deadline: float) -> Reply:
+        received, answer, mask_size = bytearray(), None, 0
+        while answer is None or len(received) < mask_size:
+            self._wait_for(self._stdout, select.POLLIN, deadline)
+            chunk = os.read(self._stdout, 1 << 16)
+            if not chunk:
                 raise EOFError
-            got += part
-            if answer is None and b"\n" in part:
-                line, _, got = got.partition(b"\n")
+            received += chunk
+            if answer is None and b"\n" in chunk:
+                line, _, received = received.partition(b"\n")
                 answer = json.loads(line)
-                size = answer.pop("bytes")
-        return answer, bytes(got)
+                mask_size = answer.pop("bytes")
+        return answer, bytes(received)
 
-    def _wait(self, pipe: int, event: int, deadline: float) -> None:
+    def _wait_for(self, pipe: int, event: int, deadline: float) -> None:
         poll = select.poll()
         poll.register(pipe, event)
         if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            self._expired = True
+            self._is_expired = True
             self._child.kill()
             raise EOFError
 
     def _cause_of_death(self, seconds: float) -> str:
-        ended_by = self._child.wait(_PATIENCE)
+        ended_by = self._child.wait(_END_SECONDS)
         self.close()
-        if self._expired or ended_by in (-signal.SIGPROF, -signal.SIGXCPU):
+        if self._is_expired or ended_by in (-signal.SIGPROF, -signal.SIGXCPU):
             return f"compiling it takes longer than {seconds:g} seconds"
         return "it is nested too deeply or needs too much memory"
 
@@ -129,7 +133,3 @@ class Prover:
             if pipe is not None:
                 pipe.close()
         self._child.wait()
-
-
-def _path() -> str:
-    return os.pathsep.join(filter(None, [_SOURCES, os.environ.get("PYTHONPATH", "")]))

@@ -12,12 +12,12 @@ from llguidance import LLMatcher
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.bounds import MOST_SYMBOLS, symbols_allowed
-from omlx_server.text.grammar.constraint import one_line
-from omlx_server.text.grammar.json_schema.closing import closed
-from omlx_server.text.grammar.json_schema.prepare import OPTIONS, prepared
+from omlx_server.text.grammar.constraint import short_reason
+from omlx_server.text.grammar.json_schema.closing import close_objects
+from omlx_server.text.grammar.json_schema.prepare import OPTIONS, prepare_schema
 
 # An error of the engine: the line of the grammar, the reason, and some lines of the grammar.
-_OF_RULE = re.compile(
+_ENGINE_ERROR = re.compile(
     r"at (\d+)\(\d+\): (?:failed to compile JSON schema: )?(.*?)(?:\n *\d+ \| .*)?", re.DOTALL
 )
 MAX_CHARS = 1 << 20
@@ -28,6 +28,8 @@ WHITESPACE = r"[ ]|\n[ ]{0,40}|\n\t{0,20}"
 
 
 class GrammarKind(StrEnum):
+    """What a grammar is made of."""
+
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"
     REGEX = "regex"
@@ -62,15 +64,16 @@ class GrammarSpec:
 
 
 def refusal(spec: GrammarSpec, reason: str) -> BadRequest:
-    """Return the error for a refused grammar; it quotes no rule of one that the server wrote."""
-    match = _OF_RULE.fullmatch(reason) if spec.kind is GrammarKind.TOOLS else None
+    """Return the error for a refused grammar; of one that the server wrote, for the field that the
+    faulty rule is made of."""
+    match = _ENGINE_ERROR.fullmatch(reason) if spec.kind is GrammarKind.TOOLS else None
     if match is None:
         problem, param = reason, spec.param
     else:
-        problem, rule = match[2], spec.text.split("\n")[int(match[1]) - 1].partition(":")[0]
-        places = {f"args_{i}": place for i, place in enumerate(spec.places)}
-        param = places.get(rule, spec.param)
-    problem = one_line(problem.partition(". Enable '")[0])  # an option that clients don't have
+        problem, line = match[2], spec.text.split("\n")[int(match[1]) - 1]
+        params = {f"args_{i}": place for i, place in enumerate(spec.places)}
+        param = params.get(line.partition(":")[0], spec.param)
+    problem = short_reason(problem.partition(". Enable '")[0])  # an option that clients don't have
     return BadRequest(f"{param} can't be used: {problem}", param=param)
 
 
@@ -82,13 +85,13 @@ def json_object(param: str, whitespace: str | None = None) -> GrammarSpec:
 
 
 def json_schema(schema: object, param: str, whitespace: str | None = None) -> GrammarSpec:
-    usable = closed(prepared(schema, param), param)
-    text = schema_text(usable, param, whitespace)
-    return GrammarSpec(GrammarKind.JSON_SCHEMA, text, param, symbols=symbols_allowed([usable]))
+    prepared = close_objects(prepare_schema(schema, param), param)
+    text = schema_text(prepared, param, whitespace)
+    return GrammarSpec(GrammarKind.JSON_SCHEMA, text, param, symbols=symbols_allowed([prepared]))
 
 
 def regex(pattern: str, param: str) -> GrammarSpec:
-    text = LLMatcher.grammar_from_regex(_storable(pattern, param))
+    text = LLMatcher.grammar_from_regex(_check_encodable(pattern, param))
     return GrammarSpec(GrammarKind.REGEX, text, param, symbols=MOST_SYMBOLS)
 
 
@@ -96,7 +99,7 @@ def choice(options: Sequence[str], param: str) -> GrammarSpec:
     """Return a grammar of exactly one of `options`. Raises BadRequest for none or too many."""
     if not 1 <= len(options) <= MAX_CHOICES:
         raise BadRequest(f"{param} must have 1 to {MAX_CHOICES} choices", param=param)
-    literals = " | ".join(literal(_storable(option, param)) for option in options)
+    literals = " | ".join(lark_string(_check_encodable(option, param)) for option in options)
     # Upper case: one lexeme for all, which stays cheap however many there are.
     text = f"start: CHOICE\nCHOICE: {literals}"
     return GrammarSpec(GrammarKind.CHOICE, text, param, symbols=MOST_SYMBOLS)
@@ -104,7 +107,7 @@ def choice(options: Sequence[str], param: str) -> GrammarSpec:
 
 def grammar(text: str, param: str) -> GrammarSpec:
     """Return a client's Lark or GBNF, which runs in a process of its own."""
-    return GrammarSpec(GrammarKind.GRAMMAR, _storable(text, param), param)
+    return GrammarSpec(GrammarKind.GRAMMAR, _check_encodable(text, param), param)
 
 
 def schema_text(schema: Any, param: str, whitespace: str | None = None) -> str:
@@ -130,7 +133,7 @@ def inline_schema(
         raise BadRequest(f"{param} holds a number that JSON has not", param=param) from error
 
 
-def as_rule(spec: GrammarSpec) -> str:
+def lark_rule_of(spec: GrammarSpec) -> str:
     """Return the right side of a Lark rule. Raises BadRequest unless the spec describes JSON."""
     if spec.kind not in (GrammarKind.JSON_OBJECT, GrammarKind.JSON_SCHEMA):
         raise BadRequest(
@@ -141,11 +144,11 @@ def as_rule(spec: GrammarSpec) -> str:
     return f"%json {json.dumps(schema)}"
 
 
-def literal(text: str) -> str:
+def lark_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _storable(text: str, param: str) -> str:
+def _check_encodable(text: str, param: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:

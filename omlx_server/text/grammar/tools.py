@@ -15,15 +15,15 @@ from typing import Any
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.bounds import symbols_allowed
-from omlx_server.text.grammar.json_schema.closing import closed
-from omlx_server.text.grammar.json_schema.prepare import prepared
+from omlx_server.text.grammar.json_schema.closing import close_objects
+from omlx_server.text.grammar.json_schema.prepare import prepare_schema
 from omlx_server.text.grammar.quoted_lark import QuotedLark
 from omlx_server.text.grammar.to_grammar import (
     GrammarKind,
     GrammarSpec,
-    as_rule,
     inline_schema,
-    literal,
+    lark_rule_of,
+    lark_string,
 )
 
 MAX_CALLS = 16
@@ -62,6 +62,7 @@ class Function:
 
 
 SpecialId = Callable[[str], int | None]
+"""Returns the id of the control token with a text, if there is one."""
 
 
 def forced_calls(
@@ -73,13 +74,13 @@ def forced_calls(
 ) -> GrammarSpec:
     """Return a grammar of one call or, with `many`, up to MAX_CALLS, or of the JSON `answer`.
     Raises BadRequest."""
-    calls = _Calls(functions, CallSyntax(), special_id)
+    calls = _CallRules(functions, CallSyntax(), special_id)
     more = f"({calls.between} call){{0,{MAX_CALLS - 1}}}" if many else ""
     rules = [f"calls: call {more}", f"call: {calls.begin} body", *calls.rules]
     if answer is None:
         return calls_spec(["start: calls", *rules], functions)
     return calls_spec(
-        ["start: calls | answer", f"answer: {as_rule(answer)}", *rules], functions, answer
+        ["start: calls | answer", f"answer: {lark_rule_of(answer)}", *rules], functions, answer
     )
 
 
@@ -92,12 +93,12 @@ def free_calls(
 ) -> GrammarSpec:
     """Return a grammar of text with calls. Without `many` it ends with the first call. Raises
     BadRequest."""
-    calls = _Calls(functions, syntax or CallSyntax(), special_id)
+    calls = _CallRules(functions, syntax or CallSyntax(), special_id)
     rules = [
         "start: call* tail" if many else "start: tail | call",
         "tail: TEXT",
         r"TEXT: /(.|\n)*/",
-        *calls.led_by_text,
+        *calls.call_behind_text,
         *calls.rules,
     ]
     return calls_spec(rules, functions)
@@ -111,8 +112,8 @@ def calls_spec(
     if any(function.input and not function.input.regular for function in functions):
         symbols = 0
     else:
-        others = [] if answer is None else [json.loads(answer.text)]
-        symbols = symbols_allowed([*(function.parameters for function in functions), *others])
+        answers = [] if answer is None else [json.loads(answer.text)]
+        symbols = symbols_allowed([*(function.parameters for function in functions), *answers])
     places = tuple(function.param for function in functions)
     return GrammarSpec(
         GrammarKind.TOOLS,
@@ -124,7 +125,7 @@ def calls_spec(
     )
 
 
-class _Calls:
+class _CallRules:
     """The parts of a call as Lark. `rules` define `body`: a call behind its begin marker."""
 
     def __init__(
@@ -134,47 +135,47 @@ class _Calls:
             raise BadRequest("there are no tools to choose from", param="tools")
         self._special_id = special_id
         self._syntax = syntax
-        self.begin = marker(syntax.begin, special_id)
-        self.between = literal(syntax.between) if syntax.between else ""
+        self.begin = lark_marker(syntax.begin, special_id)
+        self.between = lark_string(syntax.between) if syntax.between else ""
         names = " | ".join(f"body_{i}" for i in range(len(functions)))
         self.rules = [f"body: {names}"]
         for i, function in enumerate(functions):
-            self.rules += [self._body(i, function), f"args_{i}: {arguments(function)}"]
+            self.rules += [self._body_rule(i, function), f"args_{i}: {args_rule(function)}"]
 
-    def _body(self, i: int, function: Function) -> str:
-        head = self._syntax.head.replace("{name}", literal(function.name))
+    def _body_rule(self, i: int, function: Function) -> str:
+        head = self._syntax.head.replace("{name}", lark_string(function.name))
         opening = f"{self._syntax.before}{{{head}"
-        closing = literal("}" + self._syntax.after)
-        end = marker(self._syntax.end, self._special_id) if self._syntax.end else ""
-        return f"body_{i}: {literal(opening)} args_{i} {closing} {end}"
+        closing = lark_string("}" + self._syntax.after)
+        end = lark_marker(self._syntax.end, self._special_id) if self._syntax.end else ""
+        return f"body_{i}: {lark_string(opening)} args_{i} {closing} {end}"
 
     @property
-    def led_by_text(self) -> list[str]:
+    def call_behind_text(self) -> list[str]:
         if self._special_id(self._syntax.begin) is not None:
             return [f"call: TEXT {self.begin} body"]
         # Lazy: the first begin marker ends the text.
         return [f"head[lazy]: TEXT {self.begin}", "call: head body"]
 
 
-def marker(text: str, special_id: SpecialId) -> str:
+def lark_marker(text: str, special_id: SpecialId) -> str:
     token = special_id(text)
-    return literal(text) if token is None else f"<[{token}]>"
+    return lark_string(text) if token is None else f"<[{token}]>"
 
 
-def arguments(function: Function) -> str:
+def args_rule(function: Function) -> str:
     """Return the Lark rule of a call's arguments. Raises BadRequest for a schema of anything but
     an object."""
     if function.input is not None:
         opening = r'"{\"input\":" " "? "\""'
         return f'{opening} %lark {{\n{function.input.text}\n}} "\\"}}"'
     if function.parameters is None:
-        return literal("{}")
+        return lark_string("{}")
     lenient = not function.strict
-    schema = prepared(function.parameters, function.param, lenient=lenient)
+    schema = prepare_schema(function.parameters, function.param, lenient=lenient)
     if schema is True:
         schema = {}
     if not isinstance(schema, dict) or schema.get("type", "object") != "object":
         raise BadRequest(f"{function.param} must describe an object", param=function.param)
-    schema = {"type": "object", **closed(schema, function.param)}
+    schema = {"type": "object", **close_objects(schema, function.param)}
     inline = inline_schema(schema, function.param, whitespace=_WHITESPACE, lenient=lenient)
     return f"%json {inline}"

@@ -40,11 +40,13 @@ STACK_BYTES = 2 << 20  # smaller than any thread's of the server: what fits here
 # Trials have low priority, so that several of them leave the processors to answers at work. Steps
 # of an answer have the usual one: the server's steps wait for them.
 NICE = 19
-STEPS = 48
+STEPS = 48  # tokens of a trial
 SLOW_SECONDS = 0.1
 
 
 class Words(TokenizerWrapper):
+    """The server's vocabulary, for the engine of this process."""
+
     def __init__(self, described: dict[str, Any]) -> None:
         self.tokens = [token.encode("latin-1") for token in described["tokens"]]
         self.special_token_ids = described["special"]
@@ -65,32 +67,36 @@ class Trial:
         words = Words(described)
         self._engine = LLTokenizer(words, eos_token=described["eos"])
         words.engine = self._engine
-        self._first: GrammarConstraint
+        self._first_state: GrammarConstraint
         self._states: dict[int, GrammarConstraint] = {}
 
-    def prove(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def prove(self, question: dict[str, Any]) -> dict[str, Any]:
         # A client's GBNF becomes Lark.
-        form = any_to_lark if asked["kind"] == "grammar" else str
-        grammar = guarded(form, asked["text"])
+        convert = any_to_lark if question["kind"] == "grammar" else str
+        grammar = guarded(convert, question["text"])
         if isinstance(grammar, Crash):
             return {"error": str(grammar.error)[:500]}
         matcher = self._matcher(grammar)
-        error = failure(matcher) or walked(matcher.deep_copy(), 1) or walked(matcher, 2)
+        if matcher.is_error():
+            return {"error": matcher.get_error()}
+        error = error_of_answer(matcher.deep_copy(), seed=1) or error_of_answer(matcher, seed=2)
         return {"error": error, "grammar": grammar}
 
-    def walk(self, asked: dict[str, Any]) -> dict[str, Any]:
-        eos_ids = frozenset(asked["eos"])
-        self._first = GrammarConstraint(self._matcher(asked["walk"]), asked["size"], eos_ids)
-        self._first.mask()
-        limit_memory(vm_bytes() + WALK_BYTES)
-        return {"error": self._first.problem}
+    def walk(self, question: dict[str, Any]) -> dict[str, Any]:
+        eos_ids = frozenset(question["eos"])
+        self._first_state = GrammarConstraint(
+            self._matcher(question["walk"]), question["size"], eos_ids
+        )
+        self._first_state.mask()
+        limit_memory(used_bytes() + WALK_BYTES)
+        return {"error": self._first_state.problem}
 
-    def step(self, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        for number in asked["forget"]:
+    def step(self, question: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        for number in question["forget"]:
             self._states.pop(number, None)
-        state = self._states.get(asked["state"]) or self._first.copy()
-        self._states[asked["state"]] = state
-        for token in asked["take"]:
+        state = self._states.get(question["state"]) or self._first_state.copy()
+        self._states[question["state"]] = state
+        for token in question["take"]:
             state.take(token)
         view = {"forced": state.forced(), "done": state.done}
         mask = state.mask()
@@ -100,57 +106,54 @@ class Trial:
         return LLMatcher(self._engine, grammar, log_level=0, limits=engine_limits())
 
 
-def failure(matcher: LLMatcher) -> str | None:
-    return matcher.get_error() if matcher.is_error() else None
-
-
-def walked(matcher: LLMatcher, seed: int) -> str | None:
+def error_of_answer(matcher: LLMatcher, seed: int) -> str | None:
     """Return what goes wrong in the first STEPS tokens of a random answer, or None."""
-    chance = random.Random(seed)
+    randomness = random.Random(seed)
     for step in range(STEPS):
         start = time.thread_time()
         mask = matcher.compute_bitmask()
         if matcher.is_error():
-            error = failure(matcher) or ""
+            error = matcher.get_error()
             return "nothing satisfies it" if step == 0 and "NoExtension" in error else error
         if matcher.is_stopped():
             return None
-        matcher.consume_token(some_token(mask, chance))
+        matcher.consume_token(random_token(mask, randomness))
         if matcher.is_error():
-            return failure(matcher)
+            return matcher.get_error()
         if time.thread_time() - start > SLOW_SECONDS:
             return "it is too complex: a single token takes too long"
     return None
 
 
-def some_token(mask: bytes, chance: random.Random) -> int:
-    tail = mask[chance.randrange(len(mask)) :].lstrip(b"\0") or mask.lstrip(b"\0")
-    # `rest` reaches to the end of the mask and begins with a byte that has a bit.
+def random_token(mask: bytes, randomness: random.Random) -> int:
+    # From a random place on, else from the beginning, up to the first byte with a bit.
+    tail = mask[randomness.randrange(len(mask)) :].lstrip(b"\0") or mask.lstrip(b"\0")
     bits = [bit for bit in range(8) if tail[0] >> bit & 1]
-    return (len(mask) - len(tail)) * 8 + chance.choice(bits)
+    return (len(mask) - len(tail)) * 8 + randomness.choice(bits)
 
 
-def in_time(job: Callable[[dict[str, Any]], T], asked: dict[str, Any]) -> T:
+def in_time(job: Callable[[dict[str, Any]], T], question: dict[str, Any]) -> T:
     """Do a job. End the process when it takes more than its seconds of processor time."""
-    seconds = asked["seconds"]
+    seconds = question["seconds"]
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    # The kernel's limit, in whole seconds, is for a job that the timer's signal does not end.
     limit = int(time.process_time() + 2 * seconds) + 2
     resource.setrlimit(resource.RLIMIT_CPU, (limit, hard))
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        return job(asked)
+        return job(question)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def limit_memory(count: int) -> None:
+def limit_memory(most_bytes: int) -> None:
     if sys.platform == "linux":  # elsewhere the kernel does not keep to it
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        most = most_bytes if hard == resource.RLIM_INFINITY else min(most_bytes, hard)
         resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
-def vm_bytes() -> int:
+def used_bytes() -> int:
     if sys.platform != "linux":
         return 0
     pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -160,17 +163,17 @@ def vm_bytes() -> int:
 def serve() -> None:
     with ThreadPoolExecutor(1, initializer=be_polite, initargs=(NICE,)) as polite:
         trial = polite.submit(Trial, json.loads(sys.stdin.buffer.readline())).result()
-        answer({})
+        write_answer({})
         for line in sys.stdin.buffer:
-            asked = json.loads(line)
-            if "state" in asked:
-                answer(*in_time(trial.step, asked))
+            question = json.loads(line)
+            if "state" in question:
+                write_answer(*in_time(trial.step, question))
             else:
-                job = trial.walk if "walk" in asked else trial.prove
-                answer(polite.submit(in_time, job, asked).result())
+                job = trial.walk if "walk" in question else trial.prove
+                write_answer(polite.submit(in_time, job, question).result())
 
 
-def answer(value: dict[str, Any], body: bytes = b"") -> None:
+def write_answer(value: dict[str, Any], body: bytes = b"") -> None:
     line = json.dumps({**value, "bytes": len(body)}).encode()
     sys.stdout.buffer.write(line + b"\n" + body)
     sys.stdout.buffer.flush()

@@ -12,7 +12,7 @@ from llguidance import LLTokenizer, TokenizerWrapper
 
 from omlx_server.text.tokenizer import Tokenizer
 
-# What sentencepiece puts before a text stays with this character when it is cut off again.
+# Sentencepiece puts its space before this character, with which it is cut off again.
 _ANCHOR = "\x02"
 
 
@@ -24,7 +24,7 @@ class Vocabulary:
         self.eos_ids = sorted(token for token in tokenizer.eos_ids if token < size)
         self._tokenizer = tokenizer
         self._lock = Lock()
-        self.made: LLTokenizer | None = None  # the engine, once somebody wanted it
+        self.made: LLTokenizer | None = None  # the engine's form, once `engine` was asked for
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -80,8 +80,8 @@ class _Speller(TokenizerWrapper):
         self._vocabulary = ref(vocabulary)
 
     def __call__(self, text: str) -> list[int]:
-        for ids in (self._encode(text), self._behind_anchor(text)):
-            if self._spell(ids) == text.encode():
+        for ids in (self._encode(text), self._encode_behind_anchor(text)):
+            if self._bytes_of(ids) == text.encode():
                 return ids
         vocabulary = self._vocabulary()
         engine = vocabulary.made if vocabulary else None
@@ -90,15 +90,15 @@ class _Speller(TokenizerWrapper):
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, special=False)
 
-    def _behind_anchor(self, text: str) -> list[int]:
+    def _encode_behind_anchor(self, text: str) -> list[int]:
         """Encode as in the middle of a text, where sentencepiece adds no space."""
         ids = self._encode(_ANCHOR + text)
         for count in range(1, min(len(ids), 4)):
-            if self._spell(ids[:count]).endswith(_ANCHOR.encode()):
+            if self._bytes_of(ids[:count]).endswith(_ANCHOR.encode()):
                 return ids[count:]
         return []
 
-    def _spell(self, ids: list[int]) -> bytes:
+    def _bytes_of(self, ids: list[int]) -> bytes:
         if any(token >= self._size for token in ids):
             return b""
         return b"".join(self._tokenizer.token_bytes(token) for token in ids)

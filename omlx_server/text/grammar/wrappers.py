@@ -7,7 +7,7 @@ from typing import Self
 from omlx_server.core.request import Constraint
 
 
-class Anything:
+class FixedMask:
     """A constraint that always allows every token of `mask`."""
 
     done = False
@@ -29,8 +29,8 @@ class Anything:
         return ()
 
 
-class Around:
-    """Base of constraints that wrap `inner`, which the answer must obey, too."""
+class ConstraintWrapper:
+    """Base of constraints around another one, `inner`, which the answer must obey, too."""
 
     def __init__(self, inner: Constraint) -> None:
         self._inner = inner

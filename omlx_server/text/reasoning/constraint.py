@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.grammar.masks import all_of, either, holds, mask_of
-from omlx_server.text.grammar.wrappers import Anything, Around
+from omlx_server.text.grammar.masks import allows, full_mask, mask_of, union
+from omlx_server.text.grammar.wrappers import ConstraintWrapper, FixedMask
 from omlx_server.text.reasoning.style import Opening, Style
 from omlx_server.text.tokenizer import Tokenizer
 
-# Behind a thought, in one token; and how many such tokens. Models write one or two.
-_MOST_BLANKS = 4
-_MOST_GAPS = 2
+# White space behind a thought: of one token, and how many tokens. Models write one or two.
+_MOST_BLANK_BYTES = 4
+_MOST_GAP_TOKENS = 2
 
 
 class ReasoningMarkers:
@@ -29,22 +29,24 @@ class ReasoningMarkers:
         self.start = start[0] if starts and len(start) == 1 else None
         self.ends = tuple(end.encode() for end in style.ends)
         self.close = tuple(tokenizer.encode(style.close))
-        self.all = all_of(size)
-        ends = {token for token in tokenizer.eos_ids if token < size}
-        self.inside = mask_of(size, [token for token in range(size) if token not in ends])
+        self.full_mask = full_mask(size)
+        self.thought_mask = mask_of(size, set(range(size)) - tokenizer.eos_ids)
         self._tokenizer = tokenizer
-        blank = [token for token in range(min(size, tokenizer.vocab_size)) if self._is_blank(token)]
-        self.blank = mask_of(size, blank)
+        self.blank_mask = mask_of(
+            size, filter(self._is_blank, range(min(size, tokenizer.vocab_size)))
+        )
 
     def bytes_of(self, token: int) -> bytes:
         return self._tokenizer.token_bytes(token)
 
     def _is_blank(self, token: int) -> bool:
         text = self.bytes_of(token)
-        return 0 < len(text) <= _MOST_BLANKS and not text.strip(b" \t\r\n")
+        return 0 < len(text) <= _MOST_BLANK_BYTES and not text.strip(b" \t\r\n")
 
 
 class _Phase(Enum):
+    """What the next token belongs to. GAP: white space behind a thought."""
+
     BEGINNING = auto()
     THINKING = auto()
     CLOSING = auto()
@@ -52,14 +54,14 @@ class _Phase(Enum):
     ANSWER = auto()
 
 
-_FIRST = {
+_FIRST_PHASES = {
     Opening.PAST: _Phase.ANSWER,
     Opening.WITHIN: _Phase.THINKING,
     Opening.FREE: _Phase.BEGINNING,
 }
 
 
-class ThinkingConstraint(Around):
+class ThinkingConstraint(ConstraintWrapper):
     """`budget`: the most tokens of a thought; None for any number. `free`: `inner` leaves the
     text free."""
 
@@ -72,18 +74,18 @@ class ThinkingConstraint(Around):
         *,
         free: bool = False,
     ) -> None:
-        super().__init__(Anything(markers.all) if inner is None else inner)
+        super().__init__(FixedMask(markers.full_mask) if inner is None else inner)
         self._markers = markers
-        free = free or inner is None
-        self._inside = markers.all if inner is None else markers.inside
-        self._behind = _Phase.ANSWER if free else _Phase.GAP
+        self._mask_in_thought = markers.full_mask if inner is None else markers.thought_mask
+        is_free = free or inner is None
+        self._phase_behind_thought = _Phase.ANSWER if is_free else _Phase.GAP
         self._budget = budget
-        self._phase = _FIRST[opening]
-        self._tail = b""  # of the thought: no longer than its longest end marker
-        self._count = 0  # tokens of the thought
+        self._phase = _FIRST_PHASES[opening]
+        self._last_bytes = b""  # of the thought: no longer than its longest end marker
+        self._thought_tokens = 0
         self._closing: tuple[int, ...] = ()  # tokens that must come before the answer
-        self._gaps = 0  # tokens of white space behind the thought
-        self._spend(0)
+        self._gap_tokens = 0  # tokens of white space behind the thought
+        self._check_budget()
 
     @property
     def done(self) -> bool:
@@ -92,28 +94,28 @@ class ThinkingConstraint(Around):
     def mask(self) -> bytes:
         match self._phase:
             case _Phase.CLOSING:
-                return mask_of(len(self._markers.all) * 8, self._closing[:1])
+                return mask_of(len(self._markers.full_mask) * 8, self._closing[:1])
             case _Phase.THINKING:
-                return self._inside
+                return self._mask_in_thought
             case _Phase.BEGINNING if (start := self._markers.start) is not None:
-                return either(self._inner.mask(), mask_of(start + 1, [start]))
+                return union(self._inner.mask(), mask_of(start + 1, [start]))
             case _Phase.GAP:
-                return either(self._inner.mask(), self._markers.blank)
+                return union(self._inner.mask(), self._markers.blank_mask)
         return self._inner.mask()
 
     def take(self, token: int) -> None:
         match self._phase:
             case _Phase.BEGINNING if token == self._markers.start:
                 self._phase = _Phase.THINKING
-                self._spend(0)
+                self._check_budget()
             case _Phase.THINKING:
-                self._thought(token)
+                self._take_in_thought(token)
             case _Phase.CLOSING:
-                self._close(self._closing[1:], _Phase.ANSWER)
+                self._leave_thought(self._closing[1:], _Phase.ANSWER)
             case _Phase.GAP if self._is_gap(token):
-                self._gaps += 1
-                full = self._gaps >= _MOST_GAPS
-                self._phase = _Phase.ANSWER if full else _Phase.GAP
+                self._gap_tokens += 1
+                is_last = self._gap_tokens >= _MOST_GAP_TOKENS
+                self._phase = _Phase.ANSWER if is_last else _Phase.GAP
             case _Phase.BEGINNING | _Phase.GAP | _Phase.ANSWER:
                 self._phase = _Phase.ANSWER
                 self._inner.take(token)
@@ -127,24 +129,23 @@ class ThinkingConstraint(Around):
         return ()
 
     def _is_gap(self, token: int) -> bool:
-        return holds(self._markers.blank, token) and not holds(self._inner.mask(), token)
+        return allows(self._markers.blank_mask, token) and not allows(self._inner.mask(), token)
 
-    def _thought(self, token: int) -> None:
-        tail = self._tail + self._markers.bytes_of(token)
+    def _take_in_thought(self, token: int) -> None:
+        tail = self._last_bytes + self._markers.bytes_of(token)
         if any(end in tail for end in self._markers.ends):
-            # A grammar knows nothing of the white space that models write here.
-            self._close((), self._behind)
+            self._leave_thought((), self._phase_behind_thought)
         else:
-            self._tail = tail[-max(map(len, self._markers.ends)) :]
-            self._spend(1)
+            self._last_bytes = tail[-max(map(len, self._markers.ends)) :]
+            self._thought_tokens += 1
+            self._check_budget()
 
-    def _spend(self, tokens: int) -> None:
-        self._count += tokens
+    def _check_budget(self) -> None:
         if self._phase is not _Phase.THINKING or self._budget is None:
             return
-        if self._count >= self._budget:
-            self._close(self._markers.close, _Phase.ANSWER)
+        if self._thought_tokens >= self._budget:
+            self._leave_thought(self._markers.close, _Phase.ANSWER)
 
-    def _close(self, tokens: tuple[int, ...], then: _Phase) -> None:
-        self._closing = tokens
-        self._phase = _Phase.CLOSING if tokens else then
+    def _leave_thought(self, closing: tuple[int, ...], then: _Phase) -> None:
+        self._closing = closing
+        self._phase = _Phase.CLOSING if closing else then

@@ -14,14 +14,13 @@ from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.stream_parser import AddressedParser
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
-_STRAY = ("<|message|>", "<|constrain|>")  # they mean nothing within a message
-_HEADS = ("<|channel|>", "<|start|>", "<|message|>", "to=")
+_STRAY_MARKERS = ("<|message|>", "<|constrain|>")  # they mean nothing within a message
+_HEADER_BEGINS = ("<|channel|>", "<|start|>", "<|message|>", "to=")
 _HEADER_ENDS = ("<|message|>", "<|end|>", "<|call|>", "<|return|>")
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
-# A header that grows beyond this is none.
 _MAX_HEADER_CHARS = 512
-_HEADER = re.compile(
+_HEADER_WORDS = re.compile(
     r"(?:\s*(?:<\|(?:start|channel|constrain)\|>\s*\w*|to=[^\s<]+|json\b|code\b))*\s*"
 )
 _MARKERS = re.compile(r"<\|\w+\|>")
@@ -33,98 +32,101 @@ class HarmonySplitter(AddressedParser):
     def __init__(
         self, numbering: Numbering, opening: Opening = Opening.FREE, tools: Collection[str] = ()
     ) -> None:
-        first = {
-            Opening.FREE: self._beginning,
-            Opening.WITHIN: self._analysis,
-            Opening.PAST: self._final,
+        first_steps = {
+            Opening.FREE: self._read_beginning,
+            Opening.WITHIN: self._read_thought,
+            Opening.PAST: self._read_answer,
         }
-        super().__init__(first[opening], numbering, _ENDS)
+        super().__init__(first_steps[opening], numbering, _ENDS)
         self._tools = tools
-        self._name = ""  # of the tool that a message is addressed to
-        self._otherwise = self._final  # reads a message to a tool that is no call
+        self._tool_name = ""  # of the tool that a message is addressed to
+        self._step_without_call = self._read_answer  # reads a message to a tool that is no call
 
     @property
     def thinking(self) -> bool:
-        return self._read in (self._analysis, self._header)
+        return self._step in (self._read_thought, self._read_header)
 
-    def _end(self, held: str, cut: bool) -> None:
-        if self._read == self._header:
-            self._without_message(held)
-        elif self._read == self._analysis:
+    def _finish_step(self, held: str, cut: bool) -> None:
+        if self._step == self._read_header:
+            self._show_header(held)
+        elif self._step == self._read_thought:
             self._parts.append(Thought(held))
-        elif self._read == self._calling:  # what ended the answer was the end of the call
-            self._arguments(self._calling("{}"))
+        elif self._step == self._read_call_start:  # what ended the answer was the end of the call
+            self._read_arguments(self._read_call_start("{}"))
         elif self._call is not None:
             self._end_call()
         else:
             self._parts.append(Text(held))
 
-    def _beginning(self, text: str) -> str:
-        bare = text.lstrip()
-        if any(head != bare and head.startswith(bare) for head in _HEADS):
+    def _read_beginning(self, text: str) -> str:
+        stripped = text.lstrip()
+        if any(head != stripped and head.startswith(stripped) for head in _HEADER_BEGINS):
             self._held = text
             return ""
-        self._read = self._header if bare.startswith(_HEADS) else self._final
+        self._step = self._read_header if stripped.startswith(_HEADER_BEGINS) else self._read_answer
         return text
 
-    def _header(self, text: str) -> str:
+    def _read_header(self, text: str) -> str:
         head = text[:_MAX_HEADER_CHARS]
-        header, marker, _ = self._until(head, _HEADER_ENDS)
+        header, marker, _ = self._split_at_first(head, _HEADER_ENDS)
         self._held = ""
-        if not marker and head == text:
+        if marker:
+            if marker == "<|message|>":
+                self._begin_message(header)
+            else:
+                self._show_header(header)
+            return text[len(header) + len(marker) :]
+        if head == text:
             self._held = text
             return ""
-        if marker == "<|message|>":
-            self._open(header)
-        elif marker:
-            self._without_message(header)
-        else:
-            self._without_message(head)
-            self._read = self._final
-        return text[len(header) + len(marker) :] if marker else text[len(head) :]
+        self._show_header(head)  # too long for a header
+        self._step = self._read_answer
+        return text[len(head) :]
 
-    def _without_message(self, header: str) -> None:
-        match = _HEADER.match(header)
-        left = header[match.end() if match else 0 :]
-        self._parts.append(Text(_MARKERS.sub("", left)))
+    def _show_header(self, header: str) -> None:
+        """Show a header without a message as text, without the words of headers."""
+        match = _HEADER_WORDS.match(header)
+        text = header[match.end() if match else 0 :]
+        self._parts.append(Text(_MARKERS.sub("", text)))
 
-    def _open(self, header: str) -> None:
-        thought = _CHANNEL.findall(header)[-1:] == ["analysis"]
+    def _begin_message(self, header: str) -> None:
+        is_thought = _CHANNEL.findall(header)[-1:] == ["analysis"]
         recipient = (_RECIPIENT.findall(header) or [""])[-1]
-        self._name = recipient.removeprefix("functions.")
-        self._read = self._otherwise = self._analysis if thought else self._final
-        if self._tools and (self._name != recipient or self._name in self._tools):
-            self._read = self._calling
+        self._tool_name = recipient.removeprefix("functions.")
+        self._step_without_call = self._read_thought if is_thought else self._read_answer
+        is_to_tool = self._tool_name != recipient or self._tool_name in self._tools
+        is_call = bool(self._tools) and is_to_tool
+        self._step = self._read_call_start if is_call else self._step_without_call
 
-    def _calling(self, text: str) -> str:
-        bare = text.lstrip()
-        if any(end != bare and end.startswith(bare) for end in _ENDS):
+    def _read_call_start(self, text: str) -> str:
+        stripped = text.lstrip()
+        if any(end != stripped and end.startswith(stripped) for end in _ENDS):
             self._held = text
             return ""
-        if bare.startswith("{"):
-            self._begin_call(self._name)
-            return bare
-        if bare.startswith(_ENDS):
-            return "{}" + bare
-        self._read = self._otherwise
+        if stripped.startswith("{"):
+            self._begin_call(self._tool_name)
+            return stripped
+        if stripped.startswith(_ENDS):
+            return "{}" + stripped
+        self._step = self._step_without_call
         return text
 
-    def _behind_call(self, text: str) -> str:
-        bare = text.lstrip()
-        if bare:
-            self._read = self._final
-        return bare
+    def _read_behind_call(self, text: str) -> str:
+        stripped = text.lstrip()
+        if stripped:
+            self._step = self._read_answer
+        return stripped
 
-    def _analysis(self, text: str) -> str:
-        return self._body(text, lambda shown: self._parts.append(Thought(shown)))
+    def _read_thought(self, text: str) -> str:
+        return self._read_body(text, lambda shown: self._parts.append(Thought(shown)))
 
-    def _final(self, text: str) -> str:
-        return self._body(text, lambda shown: self._parts.append(Text(shown)))
+    def _read_answer(self, text: str) -> str:
+        return self._read_body(text, lambda shown: self._parts.append(Text(shown)))
 
-    def _body(self, text: str, show: Callable[[str], None]) -> str:
-        before, marker, after = self._until(text, (*_ENDS, *_STRAY))
+    def _read_body(self, text: str, show: Callable[[str], None]) -> str:
+        before, marker, after = self._split_at_first(text, (*_ENDS, *_STRAY_MARKERS))
         show(before)
-        if not marker or marker in _STRAY:
+        if not marker or marker in _STRAY_MARKERS:
             return after
-        self._read = self._header
-        return marker + after if marker in _HEADS else after
+        self._step = self._read_header
+        return marker + after if marker in _HEADER_BEGINS else after

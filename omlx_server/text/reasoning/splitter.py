@@ -15,79 +15,77 @@ class MarkerSplitter(StreamParser):
     the thought never ends."""
 
     def __init__(self, style: Style, *, within: bool = False, calls: Sequence[str] = ()) -> None:
-        super().__init__(self._thought if within else self._beginning)
+        super().__init__(self._read_thought if within else self._read_beginning)
         self._style = style
         self._calls = tuple(calls)
-        self._doubtful: list[str] = []  # from the first such marker on
-        self._fresh = True  # of the thought or of the answer nothing was shown yet
+        self._doubtful: list[str] = []  # of a thought, from the first marker of calls on
+        self._nothing_emitted = True
 
     @property
     def thinking(self) -> bool:
-        return self._read in (self._thought, self._doubt)
+        return self._step in (self._read_thought, self._read_doubtful_thought)
 
-    def _end(self, held: str, cut: bool) -> None:
-        if self._read == self._doubt:
+    def _finish_step(self, held: str, cut: bool) -> None:
+        if self._step == self._read_doubtful_thought:
             doubtful = "".join(self._doubtful) + held
             self._parts.append(Thought(doubtful) if cut else Text(doubtful.lstrip()))
         elif self.thinking:  # a thought without an end stays one
-            self._think(held.rstrip())
+            self._emit_thought(held.rstrip())
         else:
             self._parts.append(Text(held))
 
-    def _beginning(self, text: str) -> str:
-        start, bare = self._style.start, text.lstrip()
-        if bare.startswith(start):
-            self._read = self._thought
-            return bare[len(start) :]
-        if bare.startswith(self._style.end):  # of a thought that the model did not open
-            self._read = self._thought
-            return bare
-        if start.startswith(bare) or self._style.end.startswith(bare):
+    def _read_beginning(self, text: str) -> str:
+        start, stripped = self._style.start, text.lstrip()
+        if stripped.startswith(start):
+            self._step = self._read_thought
+            return stripped[len(start) :]
+        if stripped.startswith(self._style.end):  # of a thought that the model did not open
+            self._step = self._read_thought
+            return stripped
+        if start.startswith(stripped) or self._style.end.startswith(stripped):
             self._held = text
             return ""
-        self._read, self._fresh = self._answer, False
+        self._step = self._read_answer
         return text
 
-    def _thought(self, text: str) -> str:
-        before, marker, after = self._until(text, (*self._style.ends, *self._calls))
-        sure = before.rstrip()
+    def _read_thought(self, text: str) -> str:
+        before, marker, after = self._split_at_first(text, (*self._style.ends, *self._calls))
+        stripped = before.rstrip()  # a thought is shown without the white space at its end
+        self._emit_thought(stripped)
         if not marker:
-            self._think(sure)
-            self._held = before[len(sure) :] + self._held
+            self._held = before[len(stripped) :] + self._held
             return ""
         if marker in self._calls:
-            self._think(sure)
-            self._doubtful = [before[len(sure) :], marker]
-            self._read = self._doubt
-            return after
-        self._think(sure)
-        self._read, self._fresh = self._gap, True
+            self._doubtful = [before[len(stripped) :], marker]
+            self._step = self._read_doubtful_thought
+        else:
+            self._step = self._read_gap
         return after
 
-    def _doubt(self, text: str) -> str:
-        before, marker, after = self._until(text, self._style.ends)
+    def _read_doubtful_thought(self, text: str) -> str:
+        before, marker, after = self._split_at_first(text, self._style.ends)
         self._doubtful.append(before)
         if marker:
-            self._think("".join(self._doubtful).rstrip())
-            self._read, self._fresh = self._gap, True
+            self._emit_thought("".join(self._doubtful).rstrip())
+            self._step = self._read_gap
         return after
 
-    def _gap(self, text: str) -> str:
-        bare = text.lstrip()
-        if bare:
-            self._read = self._answer
-        return bare
+    def _read_gap(self, text: str) -> str:
+        stripped = text.lstrip()
+        if stripped:
+            self._step = self._read_answer
+        return stripped
 
-    def _answer(self, text: str) -> str:
-        before, _, after = self._until(text, self._style.dropped)
+    def _read_answer(self, text: str) -> str:
+        before, _, after = self._split_at_first(text, self._style.dropped)
         self._parts.append(Text(before))
         return after
 
-    def _think(self, text: str) -> None:
-        text = text.lstrip() if self._fresh else text
-        if text:
-            self._fresh = False
-            self._parts.append(Thought(text))
+    def _emit_thought(self, text: str) -> None:
+        thought = text.lstrip() if self._nothing_emitted else text
+        if thought:
+            self._nothing_emitted = False
+            self._parts.append(Thought(thought))
 
 
 def make_splitter(

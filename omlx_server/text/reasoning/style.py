@@ -98,11 +98,7 @@ STYLES: Mapping[str, Style | None] = MappingProxyType(
             "<|open|>think<|sep|>",
             "<|close|>think<|sep|>",
             "<|close|>think<|sep|>",
-            (
-                "<|open|>response<|sep|>",
-                "<|close|>response<|sep|>",
-                "<|close|>message<|sep|>",
-            ),
+            ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
         ),
     }
 )

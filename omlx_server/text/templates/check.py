@@ -25,16 +25,15 @@ def check_template(source: str, path: str) -> None:
         raise _faulty(path, template.error)
     # Some templates take a content only as a list of parts.
     contents = (_WORD, [{"type": "text", "text": _WORD}])
-    shown = [guarded(_rendered, sandbox, template, content) for content in contents]
-    if any(isinstance(one, str) and _WORD in one for one in shown):
+    outcomes = [guarded(_render, sandbox, template, content) for content in contents]
+    if any(isinstance(outcome, str) and _WORD in outcome for outcome in outcomes):
         return
-    first = shown[0]
-    if isinstance(first, Crash):
-        raise _faulty(path, first.error)
+    if isinstance(outcomes[0], Crash):
+        raise _faulty(path, outcomes[0].error)
     raise ConfigError(f"{path}: the chat template does not show the user's message")
 
 
-def _rendered(
+def _render(
     sandbox: Sandbox, template: Template, content: str | Sequence[Mapping[str, str]]
 ) -> str:
     variables: dict[str, Any] = {

@@ -13,12 +13,13 @@ from typing import Any
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.image_marks import ImageMarks
+from omlx_server.text.templates import trials
 from omlx_server.text.templates.messages import Message
-from omlx_server.text.templates.trials import CALLED, Render, rendered, result
+from omlx_server.text.templates.trials import Render, try_render
 
-Part = dict[str, str]
+ContentPart = dict[str, str]
 
-_IMAGE: Part = {"type": "image"}
+_IMAGE: ContentPart = {"type": "image"}
 _BEFORE, _BEHIND = "c0ffee8", "c0ffee9"
 
 
@@ -35,20 +36,21 @@ class ContentForm:
     def of(cls, render: Render, controls: Iterable[str]) -> "ContentForm":
         """Find the form by trial. The markup of an image must hold one of `controls`, so that a
         client can't write it."""
-        if _BEFORE in rendered(render, [_user(_BEFORE)]):
+        if _BEFORE in try_render(render, [_user_message(_BEFORE)]):
             form = cls()
-        elif _BEFORE in rendered(render, [_user([_text(_BEFORE)])]):
+        elif _BEFORE in try_render(render, [_user_message([_text_part(_BEFORE)])]):
             form = cls(lists=True)
         else:
             return cls()
-        parts = [_text(_BEFORE), _IMAGE, _text(_BEHIND)]
-        image = _between(render, [_user(parts)])
+        parts = [_text_part(_BEFORE), _IMAGE, _text_part(_BEHIND)]
+        image = _text_between(render, [_user_message(parts)])
         if not any(text in image for text in controls if text):
             return form
-        called = [form._message(message) for message in CALLED]
-        shown = _between(render, [*called, {**result(0), "content": parts}])
-        roles = {"user"} if shown != image else {"user", "tool"}
-        return cls(form.lists, image, frozenset(roles))
+        call_turns = [form._with_list(message) for message in trials.CALL_TURNS]
+        result = {**trials.result(0), "content": parts}
+        tool_image = _text_between(render, [*call_turns, result])
+        roles = frozenset(["user", "tool"] if tool_image == image else ["user"])
+        return cls(form.lists, image, roles)
 
     def fitted(
         self, messages: Iterable[Message], images: ImageMarks | None
@@ -57,19 +59,16 @@ class ContentForm:
         Other marks stay texts."""
         fitted, shown = list[Message](), list[str]()
         for message in messages:
-            content = message.get("content")
-            if images is None or message["role"] not in self.roles or not isinstance(content, str):
-                fitted.append(self._message(message))
-                continue
-            pieces = images.split(content)
-            parts = [_IMAGE if n % 2 else _text(piece) for n, piece in enumerate(pieces)]
-            if len(parts) == 1:
-                fitted.append(self._message(message))
+            content, pieces = message.get("content"), list[str]()
+            if images is not None and message["role"] in self.roles and isinstance(content, str):
+                pieces = images.split(content)  # texts and marks in turn
+            if len(pieces) < 2:
+                fitted.append(self._with_list(message))
                 continue
             shown += pieces[1::2]
-            fitted.append(
-                {**message, "content": [part for part in parts if part.get("text") != ""]}
-            )
+            parts = [_IMAGE if n % 2 else _text_part(piece) for n, piece in enumerate(pieces)]
+            parts = [part for part in parts if part.get("text") != ""]
+            fitted.append({**message, "content": parts})
         return fitted, shown
 
     def marked(self, rendering: str, marks: Sequence[str]) -> str:
@@ -82,30 +81,30 @@ class ContentForm:
             raise BadRequest("the chat template can't show these images", param="messages")
         return "".join(piece for pair in zip(texts, [*marks, ""], strict=True) for piece in pair)
 
-    def _message(self, message: Message) -> Message:
+    def _with_list(self, message: Message) -> Message:
         content = message.get("content")
         if not self.lists or not isinstance(content, str):
             return message
-        return {**message, "content": [_text(content)]}
+        return {**message, "content": [_text_part(content)]}
 
 
-def with_ending(content: Any, text: str) -> Any:
+def append_text(content: Any, text: str) -> Any:
     if not isinstance(content, list):
         return f"{content}{text}"
     if content and "text" in content[-1]:
         return [*content[:-1], {**content[-1], "text": content[-1]["text"] + text}]
-    return [*content, _text(text)]
+    return [*content, _text_part(text)]
 
 
-def _text(text: str) -> Part:
+def _text_part(text: str) -> ContentPart:
     return {"type": "text", "text": text}
 
 
-def _user(content: str | list[Part]) -> Message:
+def _user_message(content: str | list[ContentPart]) -> Message:
     return {"role": "user", "content": content}
 
 
-def _between(render: Render, messages: Sequence[Message]) -> str:
-    _, _, behind = rendered(render, messages).partition(_BEFORE)
+def _text_between(render: Render, messages: Sequence[Message]) -> str:
+    _, _, behind = try_render(render, messages).partition(_BEFORE)
     between, marker, _ = behind.partition(_BEHIND)
     return between.strip() if marker else ""

@@ -10,7 +10,7 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning")
 _FIELDS = ("name", "tool_call_id", "reasoning_content", "reasoning", "tool_calls")
 # Claude Code puts such a text first. It says nothing to the model and changes with every request:
 # nothing that follows it would be found in the prefix cache.
-_BILLING = "x-anthropic-billing-header"
+_BILLING_HEADER = "x-anthropic-billing-header"
 
 
 def neutral_message(role: str, texts: Iterable[str], fields: Mapping[str, Any]) -> Message:
@@ -23,28 +23,28 @@ def neutral_message(role: str, texts: Iterable[str], fields: Mapping[str, Any]) 
 
 
 def without_billing(texts: Iterable[str]) -> list[str]:
-    return [text for text in texts if not text.startswith(_BILLING)]
+    return [text for text in texts if not text.startswith(_BILLING_HEADER)]
 
 
 def without_empty_systems(messages: Sequence[Message]) -> list[Message]:
     """Drop empty system messages, but not an only one in front: it keeps a template from adding
     a persona."""
     others = [m for m in messages if m["role"] != "system" or m["content"]]
-    begun = messages[0]["role"] == "system" if messages else False
-    if begun and (not others or others[0]["role"] != "system"):
+    has_system_in_front = messages[0]["role"] == "system" if messages else False
+    if has_system_in_front and (not others or others[0]["role"] != "system"):
         return [messages[0], *others]
     return others
 
 
-def as_one(run: Sequence[Message], gap: str) -> Message:
+def join_messages(run: Sequence[Message], gap: str) -> Message:
     """Join neighbouring messages; `gap` stands between their texts."""
     if len(run) == 1:
         return run[0]
     fields = {name: value for message in run for name, value in message.items()}
-    return {**fields, "content": joined(gap, *(message["content"] for message in run))}
+    return {**fields, "content": join_texts(gap, *(message["content"] for message in run))}
 
 
-def joined(gap: str, *texts: str) -> str:
+def join_texts(gap: str, *texts: str) -> str:
     return gap.join(filter(None, texts))
 
 
@@ -62,10 +62,10 @@ def with_arguments(message: Message, form: Callable[[Any], Any]) -> Message:
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
-    return {**message, "tool_calls": [_call_with(form, call) for call in calls]}
+    return {**message, "tool_calls": [_call_with_arguments(form, call) for call in calls]}
 
 
-def _call_with(form: Callable[[Any], Any], call: Any) -> Any:
+def _call_with_arguments(form: Callable[[Any], Any], call: Any) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         return call
@@ -75,7 +75,7 @@ def _call_with(form: Callable[[Any], Any], call: Any) -> Any:
 
 def as_object(arguments: Any) -> Mapping[str, Any]:
     """Return arguments as an object: `{}` for none, else {"arguments": value} for other values."""
-    value = _loaded(arguments) if isinstance(arguments, str) else arguments
+    value = _parse_json(arguments) if isinstance(arguments, str) else arguments
     if isinstance(value, Mapping):
         return value
     return {} if value in (None, "") else {"arguments": arguments}
@@ -88,7 +88,7 @@ def as_text(arguments: Any) -> str:
     return json.dumps(as_object(arguments), ensure_ascii=False)
 
 
-def _loaded(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

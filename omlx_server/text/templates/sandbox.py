@@ -19,11 +19,11 @@ from jinja2.utils import Namespace
 
 
 class LimitExceeded(TemplateRuntimeError):
-    pass
+    """A rendering takes too much time or text."""
 
 
 class RenderingTooLong(LimitExceeded):
-    pass
+    """A rendering has too many characters."""
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
@@ -34,14 +34,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def __init__(self, *, max_chars: int, seconds: float) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
         )
         self._max_chars = max_chars
         self._seconds = seconds
         self._clock = threading.local()
         self.filters["tojson"] = _tojson
         self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
+        self.globals["strftime_now"] = lambda pattern: datetime.now().strftime(pattern)
         self.globals["namespace"] = _Namespace
         self.globals["dict"] = _MakeDict()
 
@@ -91,7 +91,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return False
 
 
-class _Generation(Extension):
+class _GenerationTag(Extension):
     """`{% generation %}` marks text for training; here it is its body."""
 
     tags = {"generation"}  # noqa: RUF012
@@ -102,6 +102,8 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
+    """jinja's namespace without names that begin with an underscore."""
+
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args
         values = dict(*rest, **kwargs)
@@ -115,6 +117,8 @@ class _Namespace(Namespace):
 
 
 class _MakeDict:
+    """`dict` for templates; a class itself would show too much."""
+
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
 
@@ -146,7 +150,3 @@ def _tojson(
         separators=separators,
         sort_keys=sort_keys,
     )
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)

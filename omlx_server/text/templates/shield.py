@@ -9,48 +9,53 @@ from collections.abc import Iterable
 from typing import Any
 
 from omlx_server.text.encoding import searching
-from omlx_server.text.encoding.controls import nonce, pattern_of
+from omlx_server.text.encoding.controls import pattern_of, random_digits
+
+_SYMBOL = re.compile(r"[^\w\s]")
 
 
 class ControlTexts:
     """The texts that a shield looks for. Immutable, made once per tokenizer."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        wanted = [text for text in texts if text]
-        self.pattern = pattern_of(wanted)
-        self._heads = {text[:cut] for text in wanted for cut in range(1, len(text))}
-        self._tails = {text[cut:] for text in wanted for cut in range(1, len(text))}
+        control_texts = [text for text in texts if text]
+        self.pattern = pattern_of(control_texts)
+        beginnings = {text[:cut] for text in control_texts for cut in range(1, len(text))}
+        endings = {text[cut:] for text in control_texts for cut in range(1, len(text))}
         # A fragment of letters alone is an ordinary word, which templates compare with.
-        self._heads = {head for head in self._heads if re.search(r"[^\w\s]", head)}
-        self._tails = {tail for tail in self._tails if re.search(r"[^\w\s]", tail)}
-        self._first_chars = {text[0] for text in wanted}
-        self._last_chars = {text[-1] for text in wanted}
-        self.longest = max(map(len, wanted), default=0)
+        self._beginnings = {fragment for fragment in beginnings if _SYMBOL.search(fragment)}
+        self._endings = {fragment for fragment in endings if _SYMBOL.search(fragment)}
+        self._first_chars = {text[0] for text in control_texts}
+        self._last_chars = {text[-1] for text in control_texts}
+        self.longest = max(map(len, control_texts), default=0)
 
     def leading(self, text: str) -> int:
         """Return the length of the longest start of `text` that could end a control text."""
         for length in range(min(self.longest, len(text)), 0, -1):
-            if text[length - 1] in self._last_chars and text[:length] in self._tails:
+            if text[length - 1] in self._last_chars and text[:length] in self._endings:
                 return length
         return 0
 
     def trailing(self, text: str) -> int:
         """Return the length of the longest end of `text` that could begin a control text."""
         for length in range(min(self.longest, len(text)), 0, -1):
-            if text[-length] in self._first_chars and text[-length:] in self._heads:
+            if text[-length] in self._first_chars and text[-length:] in self._beginnings:
                 return length
         return 0
 
 
 class Shield:
+    """The hidden texts of one rendering."""
+
     def __init__(self, controls: ControlTexts) -> None:
         self._controls = controls
-        self._nonce = nonce()
-        self._slots: dict[str, str] = {}
+        self._nonce = random_digits()
+        self._digits_of: dict[str, str] = {}
         self._texts: list[str] = []
 
     def cover(self, text: str) -> str:
-        text = searching.replaced(
+        """Hide control texts, and what the text begins or ends with that others could complete."""
+        text = searching.replace_all(
             self._controls.pattern,
             lambda match: self._hide(match[0]),
             text,
@@ -59,37 +64,31 @@ class Shield:
         core = text.strip()
         if not core:
             return text
-        start = text.index(core)
-        end = start + len(core)
-        head = start + self._controls.leading(core)
-        tail = end - self._controls.trailing(text[head:end])
-        return (
-            text[:start]
-            + self._hide(text[start:head])
-            + text[head:tail]
-            + self._hide(text[tail:end])
-            + text[end:]
-        )
+        before, _, behind = text.partition(core)
+        start = self._controls.leading(core)
+        end = len(core) - self._controls.trailing(core[start:])
+        head, tail = self._hide(core[:start]), self._hide(core[end:])
+        return f"{before}{head}{core[start:end]}{tail}{behind}"
 
     def restore(self, rendering: str) -> str:
         if not self._texts:
             return rendering
-        slot = re.compile(rf"{self._nonce}(\d{{6}})")
-        longest = len(self._nonce) + 6
-        return searching.replaced(
-            slot, lambda match: self._texts[int(match[1])], rendering, reach=longest
+        hidden = re.compile(rf"{self._nonce}(\d{{6}})")
+        length = len(self._nonce) + 6
+        return searching.replace_all(
+            hidden, lambda match: self._texts[int(match[1])], rendering, reach=length
         )
 
     def _hide(self, text: str) -> str:
         if not text:
             return ""
-        if text not in self._slots:
-            self._slots[text] = f"{self._nonce}{len(self._texts):06d}"
+        if text not in self._digits_of:
+            self._digits_of[text] = f"{self._nonce}{len(self._texts):06d}"
             self._texts.append(text)
-        return self._slots[text]
+        return self._digits_of[text]
 
 
-def plain(value: Any, shield: Shield) -> Any:
+def shielded_copy(value: Any, shield: Shield) -> Any:
     """Return a copy of a JSON value in plain types, with control texts hidden. Raises TypeError
     for anything else."""
     if value is None or isinstance(value, bool | int | float):
@@ -97,7 +96,8 @@ def plain(value: Any, shield: Shield) -> Any:
     if isinstance(value, str):
         return shield.cover(str.__str__(value))
     if isinstance(value, dict):
-        return {plain(key, shield): plain(item, shield) for key, item in value.items()}
+        pairs = value.items()
+        return {shielded_copy(key, shield): shielded_copy(item, shield) for key, item in pairs}
     if isinstance(value, list | tuple):
-        return [plain(item, shield) for item in value]
+        return [shielded_copy(item, shield) for item in value]
     raise TypeError(f"not a JSON value: {type(value).__name__}")

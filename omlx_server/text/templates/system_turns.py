@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from omlx_server.text.templates.messages import Message, as_one, joined
-from omlx_server.text.templates.trials import Render, rendered
-from omlx_server.text.turns import front_of
+from omlx_server.text.templates.messages import Message, join_messages, join_texts
+from omlx_server.text.templates.trials import Render, try_render
+from omlx_server.text.turns import front_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,42 +32,44 @@ class SystemTurns:
 
     def fitted(self, messages: Sequence[Message]) -> list[Message]:
         """Return the messages; system messages that would be lost become one, or a user's."""
-        count = front_of(messages)
+        count = front_length(messages)
         front, others = list(messages[:count]), list(messages[count:])
         if len(front) > 1 and not self.many:
-            front = [{**front[0], "content": joined("\n\n", *(m["content"] for m in front))}]
+            front = [{**front[0], "content": join_texts("\n\n", *(m["content"] for m in front))}]
         if not self.first:
-            front = [_said_by_user(message) for message in front]
+            front = [_as_user_message(message) for message in front]
         if not self.late:
-            others = [_said_by_user(message, _ASIDE) for message in others]
+            others = [_as_user_message(message, _LATE_FORM) for message in others]
         if self.first and self.late:
             return front + others
-        return _merged(front + others)
+        return _join_former_systems(front + others)
 
 
-_SAID = "said_for_the_system"
-_ASIDE = "<system>\n{}\n</system>"
+_WAS_SYSTEM = "said_for_the_system"  # a mark that `_join_former_systems` takes away again
+_LATE_FORM = "<system>\n{}\n</system>"
 
 
 def _shows(render: Render, besides: str, *roles: str) -> bool:
     words = [f"c0ffee{position}" for position in range(len(roles))]
     turns = [{"role": r, "content": word} for r, word in zip(roles, words, strict=True)]
-    rendering = rendered(render, turns)
+    rendering = try_render(render, turns)
     return all(word in rendering for word in [*words, besides])
 
 
-def _said_by_user(message: Message, form: str = "{}") -> Message:
+def _as_user_message(message: Message, form: str = "{}") -> Message:
     if message["role"] != "system":
         return message
-    return {"role": "user", "content": form.format(message["content"]), _SAID: True}
+    return {"role": "user", "content": form.format(message["content"]), _WAS_SYSTEM: True}
 
 
-def _merged(messages: Sequence[Message]) -> list[Message]:
+def _join_former_systems(messages: Sequence[Message]) -> list[Message]:
+    """Join each former system message with the user's messages around it."""
     result: list[Message] = []
-    for _, same in groupby(messages, itemgetter("role")):
-        run = list(same)
-        first = next((i for i, message in enumerate(run) if _SAID in message), len(run))
-        # From the neighbour of the first of them on, the run is one message.
+    for _, group in groupby(messages, itemgetter("role")):
+        same_role = list(group)
+        flags = [_WAS_SYSTEM in message for message in same_role]
+        first = flags.index(True) if any(flags) else len(flags)
+        # The message before the first of them, and all that follow, become one.
         start = max(first - 1, 0)
-        result += [*run[:start], as_one(run[start:], "\n\n")]
-    return [{name: m[name] for name in m if name != _SAID} for m in result]
+        result += [*same_role[:start], join_messages(same_role[start:], "\n\n")]
+    return [{name: m[name] for name in m if name != _WAS_SYSTEM} for m in result]

@@ -17,7 +17,7 @@ from omlx_server.core.model_files.template_kwargs import ALLOWED_KWARGS
 from omlx_server.errors import BadRequest, ModelUnavailable, NoChatTemplate, PromptTooLong
 from omlx_server.text.coded_templates import deepseek_v32
 from omlx_server.text.image_marks import ImageMarks
-from omlx_server.text.templates.content import ContentForm, with_ending
+from omlx_server.text.templates.content import ContentForm, append_text
 from omlx_server.text.templates.messages import (
     Message,
     as_object,
@@ -26,29 +26,20 @@ from omlx_server.text.templates.messages import (
     with_reasoning,
 )
 from omlx_server.text.templates.sandbox import RenderingTooLong, Sandbox
-from omlx_server.text.templates.shield import ControlTexts, Shield, plain
-from omlx_server.text.templates.tool_forms import completed
+from omlx_server.text.templates.shield import ControlTexts, Shield, shielded_copy
+from omlx_server.text.templates.tool_forms import complete_tools
 from omlx_server.text.tokenizer import Tokenizer
 
 _MAX_KWARG_CHARS = 64
 _MAX_REASON_CHARS = 200
 
-# What a template can raise when messages are not as it expects.
-_REFUSALS = (
-    TemplateError,
-    TypeError,
-    ValueError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    AssertionError,
-)
-# What it raises where they, or tools, lack a part that it reads.
-_UNFIT = (UndefinedError, TypeError, LookupError, AttributeError, RecursionError)
+# What a template raises where messages or tools lack a part that it reads, and what else it can
+# raise when messages are not as it expects.
+_MISSING_PARTS = (UndefinedError, TypeError, LookupError, AttributeError, RecursionError)
+_REFUSALS = (*_MISSING_PARTS, TemplateError, ValueError, ArithmeticError, AssertionError)
 
 
-class Asked(TypedDict, total=False):
+class TemplateOptions(TypedDict, total=False):
     """Options of a request besides its messages, under the names of transformers."""
 
     tools: Sequence[Mapping[str, Any]] | None
@@ -69,7 +60,7 @@ class ChatTemplate:
         self._sandbox = Sandbox(max_chars=max_chars, seconds=seconds)
         self._sandbox.globals["deepseek_v32"] = deepseek_v32
         sources = tokenizer.chat_templates
-        self._templates = {name: self._compiled(source) for name, source in sources.items()}
+        self._templates = {name: self._compile(source) for name, source in sources.items()}
         self.variables = frozenset(
             name
             for source in sources.values()
@@ -82,24 +73,26 @@ class ChatTemplate:
         *,
         most: int | None = None,
         images: ImageMarks | None = None,
-        **asked: Unpack[Asked],
+        **options: Unpack[TemplateOptions],
     ) -> list[int]:
         """Return the token ids of a prompt. Raises BadRequest where the template refuses the
         messages, PromptTooLong for more than `most` tokens or too many characters."""
         shield = Shield(self._controls)
-        rendering = self._render(messages, shield, self._form, images, **asked)
+        rendering = self._render(messages, shield, self._content_form, images, **options)
 
         def encode(text: str, most: int | None) -> list[int]:
             return self._tokenizer.encode_rendered(text, shield.restore, most)
 
-        return images.encoded(rendering, encode, most) if images else encode(rendering, most)
+        return images.encode(rendering, encode, most) if images else encode(rendering, most)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **asked: Unpack[Asked]) -> str:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[TemplateOptions]
+    ) -> str:
         """Return the prompt as text for people: control texts of any origin look alike."""
-        return self._render(messages, Shield(ControlTexts(())), self._form, **asked)
+        return self._render(messages, Shield(ControlTexts(())), self._content_form, **options)
 
     @cached_property
-    def _form(self) -> ContentForm:
+    def _content_form(self) -> ContentForm:
         def render(messages: Sequence[Mapping[str, Any]]) -> str:
             return self._render(messages, Shield(ControlTexts(())), ContentForm())
 
@@ -127,60 +120,59 @@ class ChatTemplate:
             )
         kwargs = kwargs or {}
         _check_kwargs(kwargs)
-        raw, marks = form.fitted(map(with_reasoning, messages), images)
+        fitted_messages, marks = form.fitted(map(with_reasoning, messages), images)
         variables = {
             **self._tokenizer.template_variables,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
-            **{name: plain(value, shield) for name, value in kwargs.items()},
+            **{name: shielded_copy(value, shield) for name, value in kwargs.items()},
         }
         try:
-            rendering = self._run_any(
-                template, variables, raw, tools, continue_final_message, shield
+            rendering = self._render_first_form(
+                template, variables, fitted_messages, tools, continue_final_message, shield
             )
         except RenderingTooLong as error:
             raise PromptTooLong(str(error), param="messages") from error
         except _REFUSALS as error:
-            raise BadRequest(
-                f"the chat template refused these messages{_reason(error)}", param="messages"
-            ) from error
+            problem = f"the chat template refused these messages{_readable_reason(error)}"
+            raise BadRequest(problem, param="messages") from error
         return form.marked(rendering, marks) if images else rendering
 
-    def _run_any(
+    def _render_first_form(
         self,
         template: Template,
         variables: dict[str, Any],
-        raw: list[Message],
+        fitted_messages: list[Message],
         tools: Sequence[Mapping[str, Any]] | None,
         continue_final_message: bool,
         shield: Shield,
     ) -> str:
-        """Some templates want arguments as text, or read what clients may leave out of a tool."""
-        failed: Exception | None = None
-        for messages, shown in _forms(raw, tools):
-            given = {
+        """Render the first form that the template takes. Raises the first error where all fail."""
+        first_error: Exception | None = None
+        for messages, shown_tools in _possible_forms(fitted_messages, tools):
+            all_variables = {
                 **variables,
-                **self._firefunction(shown or (), shield),
-                "messages": plain(messages, shield),
-                "tools": None if shown is None else plain(list(shown), shield),
+                **self._firefunction_variables(shown_tools or (), shield),
+                "messages": shielded_copy(messages, shield),
+                "tools": None if shown_tools is None else shielded_copy(list(shown_tools), shield),
             }
             try:
-                return self._run(template, given, continue_final_message)
-            except _UNFIT as error:
-                failed = failed or error
-        assert failed is not None
-        raise failed
+                return self._render_form(template, all_variables, continue_final_message)
+            except _MISSING_PARTS as error:
+                first_error = first_error or error
+        assert first_error is not None
+        raise first_error
 
-    def _firefunction(
+    def _firefunction_variables(
         self, tools: Sequence[Mapping[str, Any]], shield: Shield
     ) -> Mapping[str, str]:
         if "functions" not in self.variables:
             return {}
-        functions = plain([tool.get("function") for tool in tools], shield)
+        functions = shielded_copy([tool.get("function") for tool in tools], shield)
         day = datetime.now().strftime("%B %d %Y")
         return {"functions": json.dumps(functions, indent=4), "datetime": day}
 
-    def _run(
+    def _render_form(
         self, template: Template, variables: Mapping[str, Any], continue_final_message: bool
     ) -> str:
         if not continue_final_message:
@@ -189,7 +181,7 @@ class ChatTemplate:
         messages: list[Message] = variables["messages"]
         final = messages[-1]
         # The space shows whether the template trims: then the end of the rendering is trimmed too.
-        marked = [*messages[:-1], {**final, "content": with_ending(final["content"], f"{mark} ")}]
+        marked = [*messages[:-1], {**final, "content": append_text(final["content"], f"{mark} ")}]
         rendering = self._sandbox.render(template, {**variables, "messages": marked})
         before, marker, after = rendering.rpartition(mark)
         if not marker:
@@ -203,27 +195,28 @@ class ChatTemplate:
             raise NoChatTemplate("this model has no chat template", param="messages")
         return template
 
-    def _compiled(self, source: str) -> Template:
+    def _compile(self, source: str) -> Template:
         try:
             return self._sandbox.from_string(source)
         except TemplateError as error:
             raise ModelUnavailable(f"the model's chat template is faulty: {error}") from error
 
 
-def _forms(
+def _possible_forms(
     messages: list[Message], tools: Sequence[Mapping[str, Any]] | None
 ) -> Iterator[tuple[list[Message], Sequence[Mapping[str, Any]] | None]]:
-    parsed = [with_arguments(message, as_object) for message in messages]
-    texts = [with_arguments(message, as_text) for message in messages]
-    written = [parsed] if parsed == texts else [parsed, texts]
-    for turn in written:
-        yield turn, tools or None
-    full = completed(tools or ())
-    for turn in written:
-        yield turn, full
+    """Yield the forms that templates want: arguments as text, or tools with all their parts."""
+    with_objects = [with_arguments(message, as_object) for message in messages]
+    with_texts = [with_arguments(message, as_text) for message in messages]
+    forms = [with_objects] if with_objects == with_texts else [with_objects, with_texts]
+    for form in forms:
+        yield form, tools or None
+    full_tools = complete_tools(tools or ())
+    for form in forms:
+        yield form, full_tools
 
 
-def _reason(error: Exception) -> str:
+def _readable_reason(error: Exception) -> str:
     """Return what the template or its sandbox says. Other errors could repeat a message's text."""
     is_readable = isinstance(error, TemplateError | RecursionError | OverflowError)
     quotes = isinstance(error, UndefinedError)
@@ -235,8 +228,7 @@ def _check_kwargs(kwargs: Mapping[str, Any]) -> None:
         if name not in ALLOWED_KWARGS:
             allowed = ", ".join(sorted(ALLOWED_KWARGS))
             raise BadRequest(
-                f"chat_template_kwargs may hold only: {allowed}",
-                param="chat_template_kwargs",
+                f"chat_template_kwargs may hold only: {allowed}", param="chat_template_kwargs"
             )
         fits = isinstance(value, bool | int | float) or (
             isinstance(value, str) and len(value) <= _MAX_KWARG_CHARS

@@ -10,7 +10,7 @@ Render = Callable[..., str]
 """Renders messages with a chat template, and `tools` if it is given them."""
 
 
-def rendered(render: Render, messages: Sequence[Mapping[str, Any]]) -> str:
+def try_render(render: Render, messages: Sequence[Mapping[str, Any]]) -> str:
     """Return a rendering; "" where the template refuses the messages."""
     try:
         return render(list(messages))
@@ -29,7 +29,5 @@ def result(number: int) -> Message:
 
 
 USER: Message = {"role": "user", "content": "Look."}
-CALLED: Sequence[Message] = (
-    USER,
-    {"role": "assistant", "content": "", "tool_calls": [call(0)]},
-)
+_CALL: Message = {"role": "assistant", "content": "", "tool_calls": [call(0)]}
+CALL_TURNS: Sequence[Message] = (USER, _CALL)

@@ -1,4 +1,4 @@
-"""The interface of readers of a block of calls."""
+"""The base of readers of a block of calls."""
 
 from dataclasses import dataclass, field
 
@@ -8,15 +8,15 @@ from omlx_server.text.tool_calls.numbering import Numbering
 
 @dataclass(slots=True, eq=False)
 class BlockBody:
-    """Reads what follows the start marker `lead`. `rest` is None until the block ends, then the
-    text after it."""
+    """Reads one block, which follows `start_marker`. `text_behind` is None until the block ends,
+    then the text after it."""
 
     numbering: Numbering
-    lead: str
-    rest: str | None = field(default=None, init=False)
-    _any: bool = field(default=False, init=False)  # whether a call of this block is complete
-    _deltas: list[Part] = field(default_factory=list, init=False)
+    start_marker: str
+    text_behind: str | None = field(default=None, init=False)
+    _has_call: bool = field(default=False, init=False)  # whether a call of this block is complete
+    _parts: list[Part] = field(default_factory=list, init=False)
 
-    def _taken(self) -> list[Part]:
-        deltas, self._deltas = self._deltas, []
-        return deltas
+    def _pop_parts(self) -> list[Part]:
+        parts, self._parts = self._parts, []
+        return parts

@@ -7,10 +7,10 @@ from typing import Any
 
 from jinja2 import TemplateError, meta
 
-from omlx_server.text.templates.messages import Message, as_one, joined
+from omlx_server.text.templates.messages import Message, join_messages, join_texts
 from omlx_server.text.templates.sandbox import Sandbox
 
-_BLOCK = """# Tools
+_SYSTEM_TEXT = """# Tools
 
 You may call functions to help with the request. The functions, one JSON object a line:
 <tools>
@@ -34,36 +34,31 @@ def supports_tools(template_source: str) -> bool:
     return not meta.find_undeclared_variables(tree).isdisjoint(("tools", "functions"))
 
 
-def is_of_calls(message: Mapping[str, Any]) -> bool:
+def has_calls_or_results(message: Mapping[str, Any]) -> bool:
     return message["role"] == "tool" or bool(message.get("tool_calls"))
 
 
-def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+def tools_as_text(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Return the messages with tools in the first system message, and calls as plain text.
     Results, and the user's words behind them, become one user turn."""
-    runs: list[list[Message]] = []
+    turns_to_join: list[list[Message]] = []
     for before, message in pairwise([{"role": ""}, *messages]):
-        turn = _plain_turn(message)
+        turn = _as_plain_text(message)
         if before["role"] == "tool" and turn["role"] == "user":
-            runs[-1].append(turn)
+            turns_to_join[-1].append(turn)
         else:
-            runs.append([turn])
-    turns = [as_one(run, "\n") for run in runs]
-    return _with_block(turns, _block(tools)) if tools else turns
-
-
-def _block(tools: Sequence[Mapping[str, Any]]) -> str:
-    lines = (json.dumps(tool, ensure_ascii=False) for tool in tools)
-    return _BLOCK.format(tools="\n".join(lines))
-
-
-def _with_block(turns: list[Message], block: str) -> list[Message]:
+            turns_to_join.append([turn])
+    turns = [join_messages(run, "\n") for run in turns_to_join]
+    if not tools:
+        return turns
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    text = _SYSTEM_TEXT.format(tools=lines)
     if turns and turns[0]["role"] == "system":
-        return [{**turns[0], "content": joined("\n\n", turns[0]["content"], block)}, *turns[1:]]
-    return [{"role": "system", "content": block}, *turns]
+        return [{**turns[0], "content": join_texts("\n\n", turns[0]["content"], text)}, *turns[1:]]
+    return [{"role": "system", "content": text}, *turns]
 
 
-def _plain_turn(message: Message) -> Message:
+def _as_plain_text(message: Message) -> Message:
     if message["role"] == "tool":
         response = f"<tool_response>\n{message['content']}\n</tool_response>"
         return {"role": "user", "content": response}
@@ -71,10 +66,10 @@ def _plain_turn(message: Message) -> Message:
     plain = {key: value for key, value in message.items() if key != "tool_calls"}
     if not isinstance(calls, list) or not calls or message["role"] != "assistant":
         return plain
-    return {**plain, "content": joined("\n", message["content"], *map(_written, calls))}
+    return {**plain, "content": join_texts("\n", message["content"], *map(_call_text, calls))}
 
 
-def _written(call: Any) -> str:
+def _call_text(call: Any) -> str:
     function = call.get("function") if isinstance(call, Mapping) else None
     function = function if isinstance(function, Mapping) else {}
     arguments = function.get("arguments") or "{}"

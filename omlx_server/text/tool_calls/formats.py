@@ -9,7 +9,7 @@ import regex
 from omlx_server.text.grammar.tools import CallSyntax
 from omlx_server.text.tool_calls.json_body import JsonShape
 from omlx_server.text.tool_calls.literal_body import LiteralShape
-from omlx_server.text.tool_calls.literal_calls import python_calls, quoted_calls
+from omlx_server.text.tool_calls.literal_calls import python_calls, quoted_call_parser
 from omlx_server.text.tool_calls.tagged_body import TaggedShape
 
 _NAME = r"[^\s<>{}()\[\]\"'=,;]{1,256}"
@@ -19,11 +19,11 @@ _NAME = r"[^\s<>{}()\[\]\"'=,;]{1,256}"
 class CallFormat:
     """The markup of one family of models.
 
-    start      the marker before calls
-    others     other markers that begin a block of calls
+    start      the marker before a block of calls
     json       the form of calls in JSON
-    markup     the form of other calls; None without one
+    markup     the form of calls that are not in JSON, if any
     inner      texts within a call that can be control tokens
+    others     other markers that begin a block of calls
     addressed  what stands before a block for the tool "{name}"
     beside     a family whose calls are read as well
     """
@@ -43,13 +43,14 @@ class CallFormat:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        markup = self.markup.markers if self.markup else ()
-        beside = self.beside.markers if self.beside else ()
-        more = (*markup, *beside, self.addressed)
-        return tuple(filter(None, (*self.starts, *self.json.markers, *more, *self.inner)))
+        """All texts that can be control tokens."""
+        of_markup = self.markup.markers if self.markup else ()
+        of_beside = self.beside.markers if self.beside else ()
+        markers = (*self.starts, *self.json.markers, *of_markup, *of_beside, self.addressed)
+        return tuple(filter(None, (*markers, *self.inner)))
 
 
-def _json(
+def _json_family(
     name: str,
     start: str,
     end: str = "",
@@ -65,7 +66,7 @@ def _json(
     return CallFormat(name, start, shape, inner=inner, others=others)
 
 
-def _tagged(
+def _tagged_family(
     name: str,
     start: str,
     end: str,
@@ -84,13 +85,14 @@ def _tagged(
     return CallFormat(name, start, JsonShape(end, (start,)), shape, inner, others)
 
 
-def _named(tag: str, key: str = "name", more: str = "") -> str:
+def _name_attribute(tag: str, key: str = "name", more: str = "") -> str:
+    """Return a pattern of a tag whose name is the group `key`."""
     return rf'<{tag} name=["\']?(?P<{key}>[^"\'<>\n]{{1,256}})["\']?{more}\s*>'
 
 
-def _glm(name: str, prefix: str = "", start: str = "tool_call") -> CallFormat:
+def _glm_family(name: str, prefix: str = "", start: str = "tool_call") -> CallFormat:
     end, key = f"</{prefix}{start}>", f"{prefix}arg_key"
-    return _tagged(
+    return _tagged_family(
         name,
         f"<{prefix}{start}>",
         end,
@@ -101,8 +103,8 @@ def _glm(name: str, prefix: str = "", start: str = "tool_call") -> CallFormat:
     )
 
 
-def _function_tags(name: str, start: str, end: str, *, newlines: bool) -> CallFormat:
-    return _tagged(
+def _function_tag_family(name: str, start: str, end: str, *, newlines: bool) -> CallFormat:
+    return _tagged_family(
         name,
         start,
         end,
@@ -115,47 +117,47 @@ def _function_tags(name: str, start: str, end: str, *, newlines: bool) -> CallFo
     )
 
 
-def _invokes(name: str, start: str, end: str, prefix: str = "", more: str = "") -> CallFormat:
-    return _tagged(
+def _invoke_family(name: str, start: str, end: str, prefix: str = "", more: str = "") -> CallFormat:
+    return _tagged_family(
         name,
         start,
         end,
-        rf"(?:{start}\s*)?" + _named(f"{prefix}invoke"),
-        _named(f"{prefix}parameter", "key", more),
+        rf"(?:{start}\s*)?" + _name_attribute(f"{prefix}invoke"),
+        _name_attribute(f"{prefix}parameter", "key", more),
         f"</{prefix}parameter>",
         call_end=f"</{prefix}invoke>",
     )
 
 
-def _quoted(name: str, start: str, end: str, quote: str) -> CallFormat:
-    shape = LiteralShape(end, "call:", quoted_calls(quote), quote)
+def _gemma_family(name: str, start: str, end: str, quote: str) -> CallFormat:
+    shape = LiteralShape(end, "call:", quoted_call_parser(quote), quote)
     return CallFormat(name, start, JsonShape(end, (start,)), shape)
 
 
-def _python(name: str, start: str, end: str) -> CallFormat:
+def _python_family(name: str, start: str, end: str) -> CallFormat:
     return CallFormat(name, start, JsonShape(end, (start,)), LiteralShape(end, "[", python_calls))
 
 
-def _dsml(name: str, block: str) -> CallFormat:
+def _deepseek_family(name: str, block: str) -> CallFormat:
     mark = "｜DSML｜"
     kind = r'(?:\s+string="(?P<kind>true|false)")?'
-    return _invokes(name, f"<{mark}{block}>", f"</{mark}{block}>", mark, kind)
+    return _invoke_family(name, f"<{mark}{block}>", f"</{mark}{block}>", mark, kind)
 
 
-_HY = ":opensource"
-_HY_INNER = ("tool_call", "tool_sep", "arg_key", "/arg_key", "arg_value")
-_M3 = "]<]minimax[>["
+_HY_SUFFIX = ":opensource"
+_HY_TAGS = ("tool_call", "tool_sep", "arg_key", "/arg_key", "arg_value")
+_M3_MARK = "]<]minimax[>["
 _KIMI_CALL = "<|tool_call_begin|>"
 
-JSON_TOOLS = _json("json_tools", "<tool_call>", "</tool_call>")
+JSON_TOOLS = _json_family("json_tools", "<tool_call>", "</tool_call>")
 
 _FAMILIES = (
     JSON_TOOLS,
-    _json("apertus", "<|tools_prefix|>", "<|tools_suffix|>", by_name=True),
-    _json("command_r", "Action:\n```json\n", "```", others=("Action: ```json\n",)),
-    _json("firefunction", "functools"),
-    _json("cohere", "<|START_ACTION|>", "<|END_ACTION|>"),
-    _json(
+    _json_family("apertus", "<|tools_prefix|>", "<|tools_suffix|>", by_name=True),
+    _json_family("command_r", "Action:\n```json\n", "```", others=("Action: ```json\n",)),
+    _json_family("firefunction", "functools"),
+    _json_family("cohere", "<|START_ACTION|>", "<|END_ACTION|>"),
+    _json_family(
         "deepseek_v3",
         "<｜tool▁calls▁begin｜>",
         "<｜tool▁calls▁end｜>",
@@ -164,36 +166,33 @@ _FAMILIES = (
         header=r"(?:function<｜tool▁sep｜>)?(?P<name>[^\s<{`]+)(?:<｜tool▁sep｜>)?\s*(?:```(?:json)?\s*)?",
         inner=("<｜tool▁sep｜>",),
     ),
-    _dsml("deepseek_v32", "function_calls"),
-    _dsml("deepseek_v4", "tool_calls"),
-    _json(
-        "functionary",
-        "<function=",
-        closers=("</function>",),
-        header=rf"(?P<name>{_NAME})>\s*",
+    _deepseek_family("deepseek_v32", "function_calls"),
+    _deepseek_family("deepseek_v4", "tool_calls"),
+    _json_family(
+        "functionary", "<function=", closers=("</function>",), header=rf"(?P<name>{_NAME})>\s*"
     ),
-    _quoted("function_gemma", "<start_function_call>", "<end_function_call>", "<escape>"),
-    _quoted("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'),
-    _json(
+    _gemma_family("function_gemma", "<start_function_call>", "<end_function_call>", "<escape>"),
+    _gemma_family("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'),
+    _json_family(
         "gigachat",
         "function call<|role_sep|>\n",
         others=("<|message_sep|>\n\nfunction call<|role_sep|>\n",),
     ),
-    _json("gigachat3_1", "<|function_call|>"),
-    _glm("glm47"),
-    _json("granite", "<|tool_call|>", "<|/tool_call|>"),
-    _tagged(
+    _json_family("gigachat3_1", "<|function_call|>"),
+    _glm_family("glm47"),
+    _json_family("granite", "<|tool_call|>", "<|/tool_call|>"),
+    _tagged_family(
         "hy3",
-        f"<tool_calls{_HY}>",
-        f"</tool_calls{_HY}>",
-        rf"<tool_call{_HY}>\s*(?P<name>{_NAME})\s*<tool_sep{_HY}>",
-        rf"<arg_key{_HY}>(?P<key>[^<>]{{1,256}})</arg_key{_HY}>\s*<arg_value{_HY}>",
-        f"</arg_value{_HY}>",
-        call_end=f"</tool_call{_HY}>",
-        inner=tuple(f"<{name}{_HY}>" for name in _HY_INNER),
+        f"<tool_calls{_HY_SUFFIX}>",
+        f"</tool_calls{_HY_SUFFIX}>",
+        rf"<tool_call{_HY_SUFFIX}>\s*(?P<name>{_NAME})\s*<tool_sep{_HY_SUFFIX}>",
+        rf"<arg_key{_HY_SUFFIX}>(?P<key>[^<>]{{1,256}})</arg_key{_HY_SUFFIX}>\s*<arg_value{_HY_SUFFIX}>",
+        f"</arg_value{_HY_SUFFIX}>",
+        call_end=f"</tool_call{_HY_SUFFIX}>",
+        inner=tuple(f"<{name}{_HY_SUFFIX}>" for name in _HY_TAGS),
     ),
-    _json("internlm2", "<|action_start|><|plugin|>", "<|action_end|>"),
-    _json(
+    _json_family("internlm2", "<|action_start|><|plugin|>", "<|action_end|>"),
+    _json_family(
         "kimi_k2",
         "<|tool_calls_section_begin|>",
         "<|tool_calls_section_end|>",
@@ -202,7 +201,7 @@ _FAMILIES = (
         header=r"(?:functions\.)?(?P<name>[^\s<|{]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>\s*",
         inner=("<|tool_call_argument_begin|>",),
     ),
-    _tagged(
+    _tagged_family(
         "kimi_k3",
         "<|open|>tools<|sep|>",
         "<|close|>tools<|sep|>",
@@ -211,51 +210,51 @@ _FAMILIES = (
         "<|close|>argument<|sep|>",
         call_end="<|close|>call<|sep|>",
     ),
-    _glm("laguna"),
-    _json("llama3", "<|python_tag|>"),
-    _python("llama4", "<|python_start|>", "<|python_end|>"),
-    _glm("longcat", "longcat_"),
-    _tagged(
+    _glm_family("laguna"),
+    _json_family("llama3", "<|python_tag|>"),
+    _python_family("llama4", "<|python_start|>", "<|python_end|>"),
+    _glm_family("longcat", "longcat_"),
+    _tagged_family(
         "minicpm5",
         "<function name=",
         "</function>",
         rf"[\"']?(?P<name>{_NAME})[\"']?\s*>",
-        _named("param", "key"),
+        _name_attribute("param", "key"),
         "</param>",
     ),
-    _tagged(
+    _tagged_family(
         "minimax_m3",
-        f"{_M3}<tool_call>",
-        f"{_M3}</tool_call>",
-        regex.escape(_M3) + _named("invoke"),
-        regex.escape(_M3) + r"<(?P<key>[^<>/]{1,256})>",
-        f"{_M3}</{{key}}>",
-        call_end=f"{_M3}</invoke>",
-        mark=_M3,
+        f"{_M3_MARK}<tool_call>",
+        f"{_M3_MARK}</tool_call>",
+        regex.escape(_M3_MARK) + _name_attribute("invoke"),
+        regex.escape(_M3_MARK) + r"<(?P<key>[^<>/]{1,256})>",
+        f"{_M3_MARK}</{{key}}>",
+        call_end=f"{_M3_MARK}</invoke>",
+        mark=_M3_MARK,
     ),
-    _invokes("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>"),
-    _json(
+    _invoke_family("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>"),
+    _json_family(
         "mistral",
         "[TOOL_CALLS]",
         header=r"(?P<name>[\w.-]+)\s*(?:\[CALL_ID\]\s*[\w-]*\s*)?(?:\[ARGS\]\s*)?",
         inner=("[CALL_ID]", "[ARGS]"),
     ),
     replace(
-        _invokes("muse_spark", "<atem:function_calls>", "</atem:function_calls>", "atem:"),
+        _invoke_family("muse_spark", "<atem:function_calls>", "</atem:function_calls>", "atem:"),
         addressed=" to={name}<|message|>",
     ),
-    _json("nemotron_nano", "<TOOLCALL>", "</TOOLCALL>"),
-    _python("pythonic", "<|tool_call_start|>", "<|tool_call_end|>"),
-    _function_tags("qwen3_coder", "<tool_call>", "</tool_call>", newlines=True),
-    _function_tags("seed_oss", "<seed:tool_call>", "</seed:tool_call>", newlines=False),
-    _json(
+    _json_family("nemotron_nano", "<TOOLCALL>", "</TOOLCALL>"),
+    _python_family("pythonic", "<|tool_call_start|>", "<|tool_call_end|>"),
+    _function_tag_family("qwen3_coder", "<tool_call>", "</tool_call>", newlines=True),
+    _function_tag_family("seed_oss", "<seed:tool_call>", "</seed:tool_call>", newlines=False),
+    _json_family(
         "solar",
         "<|tool_call:begin|>",
         closers=("<|tool_call:end|>",),
         header=r"[^\s<{]*<\|tool_call:name\|>(?P<name>[^\s<{]+)<\|tool_call:args\|>\s*",
         inner=("<|tool_call:name|>", "<|tool_call:args|>"),
     ),
-    _json("tool_calls_list", "<tool_calls>", "</tool_calls>"),
+    _json_family("tool_calls_list", "<tool_calls>", "</tool_calls>"),
 )
 FAMILIES: Mapping[str, CallFormat] = {family.name: family for family in _FAMILIES}
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 import regex
 
-from omlx_server.text.markers import at
+from omlx_server.text.markers import marker_at
 from omlx_server.text.parts import Part, Text
 from omlx_server.text.tool_calls.call_block import BlockBody
 from omlx_server.text.tool_calls.json_calls import JsonCall, NamedCall, ObjectCall
 
 _MAX_HEADER_CHARS = 256
-_BETWEEN = " \t\r\n,;[]}`"
+_CHARS_BETWEEN = " \t\r\n,;[]}`"
+# What may close a list, or the fence around it, behind the last call.
 _LIST_END = re.compile(r"\s*[\]}]+|\s*`{1,3}")
 
 
@@ -39,119 +40,120 @@ class JsonShape:
 
 @dataclass(slots=True, eq=False)
 class JsonBody(BlockBody):
+    """Reads a block of calls in JSON. Only calls of `names` count, if given."""
+
     shape: JsonShape
     names: Collection[str] | None = None
-    _gap: str = field(default="", init=False)  # read since the last call
-    _call: JsonCall | None = field(default=None, init=False)
-    # Of the call under way, till it is certain.
-    _raw: list[str] = field(default_factory=list, init=False)
-    _held: str = field(default="", init=False)
+    _text_between: str = field(default="", init=False)  # read since the last call
+    _call: JsonCall | None = field(default=None, init=False)  # the call under way
+    _text_of_call: list[str] = field(default_factory=list, init=False)  # till it is certain
+    _unread: str = field(default="", init=False)  # waits for more text
 
     def feed(self, text: str) -> list[Part]:
-        text, self._held = self._held + text, ""
+        text, self._unread = self._unread + text, ""
         position = 0
-        while position < len(text) and self.rest is None:
+        while position < len(text) and self.text_behind is None:
             if self._call is None:
-                taken = self._between(text, position)
+                chars_read = self._read_between_calls(text, position)
             else:
-                taken = self._within(self._call, text, position)
-            if taken is None:
-                self._held = text[position:]
+                chars_read = self._read_in_call(self._call, text, position)
+            if chars_read is None:
+                self._unread = text[position:]
                 break
-            position += taken
-        if self.rest is not None:
-            self.rest += text[position:]
-        return self._taken()
+            position += chars_read
+        if self.text_behind is not None:
+            self.text_behind += text[position:]
+        return self._pop_parts()
 
     def finish(self) -> list[Part]:
         """Return the last parts. A cut end marker is dropped."""
-        remainder, self._held = self._held, ""
+        unread, self._unread = self._unread, ""
+        is_cut_marker = not unread or marker_at(unread, 0, self.shape.markers) is not None
         if self._call is not None:
-            self._cut(self._call, remainder)
-        elif not self._any or (remainder and at(remainder, 0, self.shape.markers) is None):
-            self._deltas.append(Text(self._lead_if_first() + self._gap + remainder))
-        self.rest = ""
-        return self._taken()
+            self._cut_call(self._call, unread)
+        elif not (self._has_call and is_cut_marker):
+            self._parts.append(Text(self._marker_if_no_call() + self._text_between + unread))
+        self.text_behind = ""
+        return self._pop_parts()
 
-    def _lead_if_first(self) -> str:
-        return "" if self._any else self.lead
+    def _marker_if_no_call(self) -> str:
+        return "" if self._has_call else self.start_marker
 
-    # Each step gives the number of characters that it read, None when it must see more.
+    # The steps of `feed` return how many characters they read, None when they must see more.
 
-    def _between(self, text: str, position: int) -> int | None:
-        char, marker = text[position], at(text, position, self.shape.markers)
+    def _read_between_calls(self, text: str, position: int) -> int | None:
+        char, marker = text[position], marker_at(text, position, self.shape.markers)
         if marker == "":
             return None
         if marker is not None:
-            return self._pass(marker)
+            return self._skip_marker(marker)
         if char == "{":
             call = ObjectCall(self.numbering, self.names, by_name=self.shape.by_name)
-            return self._begin(call, "")
-        if char not in _BETWEEN:
-            return self._named(text[position : position + _MAX_HEADER_CHARS])
-        self._gap += char
+            return self._begin_call(call, "")
+        if char not in _CHARS_BETWEEN:
+            return self._read_header(text[position : position + _MAX_HEADER_CHARS])
+        self._text_between += char
         return 1
 
-    def _pass(self, marker: str) -> int:
-        if not self._any and marker in (self.shape.end, self.lead):
-            return self._leave()
+    def _skip_marker(self, marker: str) -> int:
+        if not self._has_call and marker in (self.shape.end, self.start_marker):
+            return self._end_block()
         if marker == self.shape.end:
-            self.rest = ""
-        elif not self._any or marker not in self.shape.closers:
-            self._gap += marker
+            self.text_behind = ""
+        elif not self._has_call or marker not in self.shape.closers:
+            self._text_between += marker
         return len(marker)
 
-    def _named(self, text: str) -> int | None:
+    def _read_header(self, text: str) -> int | None:
         header = self.shape.header.match(text, partial=True) if self.shape.header else None
         if header is None:
-            return self._leave()
+            return self._end_block()
         if header.partial:
-            return None if len(text) < _MAX_HEADER_CHARS else self._leave()
-        return self._begin(NamedCall(self.numbering, header["name"]), header[0])
+            return None if len(text) < _MAX_HEADER_CHARS else self._end_block()
+        return self._begin_call(NamedCall(self.numbering, header["name"]), header[0])
 
-    def _begin(self, call: JsonCall, header: str) -> int:
+    def _begin_call(self, call: JsonCall, header: str) -> int:
         self._call = call
-        self._raw = [self._lead_if_first(), self._gap, header]
+        self._text_of_call = [self._marker_if_no_call(), self._text_between, header]
         return len(header)
 
-    def _leave(self) -> int:
-        """Give the gap back: it may hold markers."""
-        if self._any:
-            self.rest = _LIST_END.sub("", self._gap, count=1)
+    def _end_block(self) -> int:
+        """Give the text between calls back: it may hold markers."""
+        if self._has_call:
+            self.text_behind = _LIST_END.sub("", self._text_between, count=1)
         else:
-            self._deltas.append(Text(self.lead))
-            self.rest = self._gap
+            self._parts.append(Text(self.start_marker))
+            self.text_behind = self._text_between
         return 0
 
-    def _within(self, call: JsonCall, text: str, position: int) -> int | None:
-        """A line that begins with a marker ends even an open string."""
+    def _read_in_call(self, call: JsonCall, text: str, position: int) -> int | None:
         char, markers = text[position], self.shape.markers
-        if call.repair.in_string:
+        if call.repair.in_string:  # even that ends at a line that begins with a marker
             markers = tuple(f"\n{marker}" for marker in markers) if char == "\n" else ()
-        marker = at(text, position, markers)
+        marker = marker_at(text, position, markers)
         if marker == "":
             return None
         if marker is not None:
-            self._deltas += call.end(cut=False)
-            self._after(call)
+            self._parts += call.end(cut=False)
+            self._leave_call(call)
             return 0
         if not call.started:
-            self._raw.append(char)
-        self._deltas += call.feed(char)
+            self._text_of_call.append(char)
+        self._parts += call.feed(char)
         if call.failed or call.repair.done:
-            self._after(call)
+            self._leave_call(call)
         return 1
 
-    def _after(self, call: JsonCall) -> None:
-        self._call, self._gap = None, ""
+    def _leave_call(self, call: JsonCall) -> None:
+        self._call, self._text_between = None, ""
         if call.failed:
-            self._deltas.append(Text("".join(self._raw)))
-            self.rest = ""
-        self._any = True
+            self._parts.append(Text("".join(self._text_of_call)))
+            self.text_behind = ""
+        self._has_call = True
 
-    def _cut(self, call: JsonCall, held: str) -> None:
+    def _cut_call(self, call: JsonCall, unread: str) -> None:
         if call.repair.in_string:
-            self._deltas += [delta for char in held for delta in call.feed(char)]
-        self._deltas += call.end(cut=True)
+            self._parts += [part for char in unread for part in call.feed(char)]
+        self._parts += call.end(cut=True)
         if call.failed:
-            self._deltas.append(Text("".join(self._raw) + held))
+            self._parts.append(Text("".join(self._text_of_call) + unread))

@@ -12,14 +12,9 @@ from enum import Enum
 _SPACE = " \t\n\r"
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _LITERALS = {
-    "true": "true",
-    "false": "false",
-    "null": "null",
-    "True": "true",
-    "False": "false",
-    "None": "null",
-    "undefined": "null",
-    "NaN": "null",
+    **dict.fromkeys(("true", "True"), "true"),
+    **dict.fromkeys(("false", "False"), "false"),
+    **dict.fromkeys(("null", "None", "undefined", "NaN"), "null"),
 }
 _CLOSERS = {"{": "}", "[": "]"}
 _OPENERS = {"}": "{", "]": "["}
@@ -28,6 +23,8 @@ _ESCAPE_BEGUN = re.compile(r"\\u[0-9a-fA-F]{0,3}")
 
 
 class _Expect(Enum):
+    """What must come next. AFTER: a comma or the end of the innermost object or list."""
+
     KEY = 1
     COLON = 2
     VALUE = 3
@@ -49,16 +46,16 @@ class JsonRepair:
     """Reads one JSON object or list; ignores what follows."""
 
     def __init__(self) -> None:
-        self._out: list[Fragment] = []
-        self._stack: list[str] = []
+        self._output: list[Fragment] = []
+        self._open_brackets: list[str] = []
         self._expect = _Expect.VALUE
-        self._gap = ""  # what is written before the next value, should one come
-        self._member: str | None = None
-        self._quote = ""
-        self._escape = ""
+        self._before_value = ""  # what is written before the next value, should one come
+        self._root_key: str | None = None  # of the root's value under way
+        self._quote = ""  # the quote that ends the string under way
+        self._escape_begun = ""
         self._key: str | None = None  # the key being read, in its JSON form
         self._last_key = ""
-        self._word = ""
+        self._word = ""  # a number, a literal or text without quotes, under way
 
     @property
     def done(self) -> bool:
@@ -71,158 +68,158 @@ class JsonRepair:
     def feed(self, char: str) -> list[Fragment]:
         """Read one character; return the output that is certain now."""
         self._read(char)
-        return self._taken()
+        return self._pop_output()
 
     def close(self) -> list[Fragment]:
         if self._quote:
             self._end_string()
         self._end_word(cut=True)
-        while self._stack:
-            self._pop()
+        while self._open_brackets:
+            self._close_innermost()
         self._expect = _Expect.DONE
-        return self._taken()
+        return self._pop_output()
 
-    def _taken(self) -> list[Fragment]:
-        out, self._out = self._out, []
-        return out
+    def _pop_output(self) -> list[Fragment]:
+        output, self._output = self._output, []
+        return output
 
     def _read(self, char: str) -> None:
         if self._expect is _Expect.DONE:
             return
         if self._quote:
-            self._in_string(char)
+            self._read_in_string(char)
         elif char in _SPACE:
             self._end_word()
-            self._gap += char
+            self._before_value += char
         elif char in "{}[],:\"'":
             self._end_word()
-            self._structural(char)
+            self._read_structural(char)
         else:
             self._word += char
 
-    def _structural(self, char: str) -> None:
+    def _read_structural(self, char: str) -> None:
         match char:
             case "{" | "[":
-                self._open(char)
+                self._open_container(char)
             case "}" | "]":
-                self._close(_OPENERS[char])
+                self._close_container(_OPENERS[char])
             case ",":
-                self._comma()
+                self._read_comma()
             case ":":
                 if self._expect is _Expect.COLON:
-                    self._gap += ":"
+                    self._before_value += ":"
                     self._expect = _Expect.VALUE
             case _:
                 self._start_string(char)
 
     # Structure
 
-    def _open(self, char: str) -> None:
-        if not self._before_item() or self._expect is _Expect.KEY:
+    def _open_container(self, char: str) -> None:
+        if not self._prepare_item() or self._expect is _Expect.KEY:
             return
         self._begin_value()
         self._emit(char)
-        self._stack.append(char)
-        self._expect = self._next_item()
+        self._open_brackets.append(char)
+        self._expect = self._expected_item()
 
-    def _close(self, opener: str) -> None:
-        if opener not in self._stack:
+    def _close_container(self, opener: str) -> None:
+        if opener not in self._open_brackets:
             return
-        while self._stack[-1] != opener:
-            self._pop()
-        self._pop()
+        while self._open_brackets[-1] != opener:
+            self._close_innermost()
+        self._close_innermost()
 
-    def _pop(self) -> None:
-        # A gap with a comma or a key in it waits for a value that doesn't come.
-        if not self._gap.strip():
-            self._emit(self._gap)
-        self._gap = ""
-        self._emit(_CLOSERS[self._stack.pop()])
+    def _close_innermost(self) -> None:
+        # A comma or a key waits for a value that doesn't come.
+        if not self._before_value.strip():
+            self._emit(self._before_value)
+        self._before_value = ""
+        self._emit(_CLOSERS[self._open_brackets.pop()])
         self._end_value()
 
-    def _comma(self) -> None:
+    def _read_comma(self) -> None:
         if self._expect is _Expect.AFTER:
-            self._gap += ","
-        elif self._stack and not (self._expect is _Expect.KEY or self._stack[-1] == "["):
+            self._before_value += ","
+        elif self._expect is not _Expect.KEY and self._open_brackets[-1:] == ["{"]:
             # A key without a value is dropped; the comma before it stays.
-            self._gap = "," if self._gap.lstrip().startswith(",") else ""
+            self._before_value = "," if self._before_value.lstrip().startswith(",") else ""
         else:
             return
-        self._expect = self._next_item()
+        self._expect = self._expected_item()
 
-    def _next_item(self) -> _Expect:
-        return _Expect.KEY if self._stack[-1] == "{" else _Expect.VALUE
+    def _expected_item(self) -> _Expect:
+        return _Expect.KEY if self._open_brackets[-1] == "{" else _Expect.VALUE
 
-    def _before_item(self) -> bool:
+    def _prepare_item(self) -> bool:
         """Insert a missing comma or colon. Return False where no item can stand."""
         if self._expect is _Expect.AFTER:
-            self._gap += ","
-            self._expect = self._next_item()
+            self._before_value += ","
+            self._expect = self._expected_item()
         elif self._expect is _Expect.COLON:
-            self._gap += ":"
+            self._before_value += ":"
             self._expect = _Expect.VALUE
         return self._expect in (_Expect.KEY, _Expect.VALUE)
 
     def _begin_value(self) -> None:
-        self._emit(self._gap)
-        self._gap = ""
-        if len(self._stack) == 1 and self._stack[0] == "{":
-            self._member = self._last_key
+        self._emit(self._before_value)
+        self._before_value = ""
+        if len(self._open_brackets) == 1 and self._open_brackets[0] == "{":
+            self._root_key = self._last_key
 
     def _end_value(self) -> None:
-        if len(self._stack) == 1 and self._member is not None:
-            self._out.append(Fragment("", self._member, last=True))
-            self._member = None
-        self._expect = _Expect.AFTER if self._stack else _Expect.DONE
+        if len(self._open_brackets) == 1 and self._root_key is not None:
+            self._output.append(Fragment("", self._root_key, last=True))
+            self._root_key = None
+        self._expect = _Expect.AFTER if self._open_brackets else _Expect.DONE
 
     # Words and strings
 
     def _end_word(self, cut: bool = False) -> None:
         word, self._word = self._word, ""
-        if not word or self._expect is _Expect.AFTER or not self._before_item():
+        if not word or self._expect is _Expect.AFTER or not self._prepare_item():
             return
         if self._expect is _Expect.KEY:
             self._key = json.dumps(word)
             self._end_key()
-        elif value := _value_of(word, cut):
+        elif value := _word_as_json(word, cut):
             self._begin_value()
             self._emit(value)
             self._end_value()
 
     def _start_string(self, quote: str) -> None:
-        if not self._before_item():
+        if not self._prepare_item():
             return
         self._quote = quote
         if self._expect is _Expect.KEY:
             self._key = ""
         else:
             self._begin_value()
-        self._put('"')
+        self._add_to_string('"')
 
-    def _in_string(self, char: str) -> None:
-        if self._escape:
-            self._in_escape(char)
+    def _read_in_string(self, char: str) -> None:
+        if self._escape_begun:
+            self._read_in_escape(char)
         elif char == "\\":
-            self._escape = char
+            self._escape_begun = char
         elif char == self._quote:
             self._end_string()
         else:
-            self._put(_escaped(char))
+            self._add_to_string(_escaped(char))
 
-    def _in_escape(self, char: str) -> None:
-        begun, self._escape = self._escape, ""
+    def _read_in_escape(self, char: str) -> None:
+        begun, self._escape_begun = self._escape_begun, ""
         if _ESCAPE.fullmatch(begun + char):
-            self._put(begun + char)
+            self._add_to_string(begun + char)
         elif _ESCAPE_BEGUN.fullmatch(begun + char):
-            self._escape = begun + char
-        elif len(begun) > 1:
-            self._put("\\" + begun)
-            self._in_string(char)
+            self._escape_begun = begun + char
+        elif len(begun) > 1:  # \u without its four digits: the backslash is a character
+            self._add_to_string("\\" + begun)
+            self._read_in_string(char)
         else:
-            self._put(char if char == "'" else "\\\\" + _escaped(char))
+            self._add_to_string(char if char == "'" else "\\\\" + _escaped(char))
 
     def _end_string(self) -> None:
-        self._put('"')
+        self._add_to_string('"')
         self._quote = ""
         if self._key is None:
             self._end_value()
@@ -231,11 +228,11 @@ class JsonRepair:
 
     def _end_key(self) -> None:
         key, self._key = self._key or '""', None
-        self._gap += key
+        self._before_value += key
         self._last_key = json.loads(key)
         self._expect = _Expect.COLON
 
-    def _put(self, text: str) -> None:
+    def _add_to_string(self, text: str) -> None:
         if self._key is None:
             self._emit(text)
         else:
@@ -243,10 +240,10 @@ class JsonRepair:
 
     def _emit(self, text: str) -> None:
         if text:
-            self._out.append(Fragment(text, self._member))
+            self._output.append(Fragment(text, self._root_key))
 
 
-def repaired(text: str) -> str:
+def repair_json(text: str) -> str:
     """Return the JSON at the beginning of `text`, completed and repaired."""
     repair = JsonRepair()
     fragments = [fragment for char in text for fragment in repair.feed(char)]
@@ -257,7 +254,7 @@ def _escaped(char: str) -> str:
     return json.dumps(char)[1:-1] if char < " " or char == '"' else char
 
 
-def _value_of(word: str, cut: bool) -> str:
+def _word_as_json(word: str, cut: bool) -> str:
     """Return a bare word as JSON; "" drops the last one of a cut text."""
     if word in _LITERALS:
         return _LITERALS[word]

@@ -1,8 +1,8 @@
-"""Reads a whole block of calls whose arguments are literals. Invariants: as for `JsonBody`."""
+"""Reads a whole block of calls whose arguments are literals."""
 
 from dataclasses import dataclass, field
 
-from omlx_server.text.markers import held_length
+from omlx_server.text.markers import begun_marker_length
 from omlx_server.text.parts import Arguments, Part, Text
 from omlx_server.text.tool_calls.call_block import BlockBody
 from omlx_server.text.tool_calls.literal_calls import Parse
@@ -13,7 +13,7 @@ _MAX_CHARS = 2_000_000
 
 @dataclass(frozen=True, slots=True)
 class LiteralShape:
-    """`end`: the marker after the block. `opening`: a pattern of its beginning. `quote`: the
+    """The form of a block. `end`: the marker after it. `opening`: how it begins. `quote`: the
     marker around strings, if it may be a control token."""
 
     end: str
@@ -28,53 +28,58 @@ class LiteralShape:
 
 @dataclass(slots=True, eq=False)
 class LiteralBody(BlockBody):
+    """Parses the whole block at its end marker; at a later one where that was within a string."""
+
     shape: LiteralShape
     _text: str = field(default="", init=False)
-    _opened: bool = field(default=False, init=False)
-    _scanned: int = field(default=0, init=False)
+    _has_opening: bool = field(default=False, init=False)
+    _scanned: int = field(default=0, init=False)  # characters without an untried end marker
     _tries: int = field(default=0, init=False)
 
     def feed(self, text: str) -> list[Part]:
         self._text += text
-        if not self._opened:
-            bare, opening = self._text.lstrip(), self.shape.opening
-            self._opened = bare.startswith(opening)
-            if not opening.startswith(bare[: len(opening)]):
-                self._leave(self._text)
-        while self._opened and self.rest is None and self._at_end():
-            pass
-        return self._taken()
+        if not self._has_opening:
+            stripped, opening = self._text.lstrip(), self.shape.opening
+            self._has_opening = stripped.startswith(opening)
+            if not opening.startswith(stripped[: len(opening)]):
+                self._end_without_calls()
+        may_hold_calls = self._has_opening
+        while may_hold_calls and self.text_behind is None:
+            may_hold_calls = self._try_at_next_end()
+        return self._pop_parts()
 
     def finish(self) -> list[Part]:
         """Return the last parts. The end marker may be missing because it ended the answer."""
-        if not self._tell(self._text):
-            self._deltas.append(Text(self.lead + self._text))
-        self.rest = ""
-        return self._taken()
+        if not self._add_calls(self._text):
+            self._parts.append(Text(self.start_marker + self._text))
+        self.text_behind = ""
+        return self._pop_parts()
 
-    def _at_end(self) -> bool:
+    def _try_at_next_end(self) -> bool:
+        """Parse up to the next end marker. Return whether there was one."""
         end = self.shape.end
         place = self._text.find(end, self._scanned)
         if place < 0:
-            held = held_length(self._text, (end,))
-            self._scanned = max(self._scanned, len(self._text) - held)
+            begun_length = begun_marker_length(self._text, (end,))
+            self._scanned = max(self._scanned, len(self._text) - begun_length)
             return False
         self._scanned = place + len(end)
-        if self._tell(self._text[:place]):
-            self.rest = self._text[self._scanned :]
+        if self._add_calls(self._text[:place]):
+            self.text_behind = self._text[self._scanned :]
         elif self._tries >= _MOST_TRIES:
-            self._leave(self._text)
+            self._end_without_calls()
         return True
 
-    def _tell(self, text: str) -> bool:
+    def _add_calls(self, text: str) -> bool:
+        """Return whether `text` is nothing but calls."""
         self._tries += 1
         calls = self.shape.parse(text) if len(text) < _MAX_CHARS else ()
         for name, arguments in calls:
             start = self.numbering.start(name)
-            self._deltas += [start, Arguments(start.index, arguments)]
-        self._any = self._any or bool(calls)
+            self._parts += [start, Arguments(start.index, arguments)]
+        self._has_call = self._has_call or bool(calls)
         return bool(calls)
 
-    def _leave(self, rest: str) -> None:
-        self._deltas.append(Text(self.lead))
-        self.rest = rest
+    def _end_without_calls(self) -> None:
+        self._parts.append(Text(self.start_marker))
+        self.text_behind = self._text

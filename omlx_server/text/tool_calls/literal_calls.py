@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Sequence
 
 from omlx_server.core.crash import Crash, guarded
-from omlx_server.text.encoding.utf8 import whole
-from omlx_server.text.tool_calls.plain_json import dumped, json_object
-from omlx_server.text.tool_calls.values import literal
+from omlx_server.text.encoding.utf8 import without_surrogates
+from omlx_server.text.tool_calls.plain_json import json_object, to_json
+from omlx_server.text.tool_calls.values import parse_literal
 
 _MAX_DEPTH = 100
 _NAME = r"[^\s<>{}()\[\]\"',:=;]+"
@@ -16,7 +16,6 @@ _KEY = re.compile(rf"\s*({_NAME})\s*=\s*")
 _QUOTED_CALL = re.compile(r"\s*call:([^\s<>{}()\[\]\"',=;]+)\s*(?=\{)")
 _STRING = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*+\1""", re.DOTALL)
 _CLOSERS = {"(": ")", "[": "]", "{": "}"}
-
 
 Call = tuple[str, str]
 """A call's name, and its arguments as JSON text."""
@@ -31,9 +30,9 @@ def python_calls(text: str) -> Sequence[Call]:
     return [] if isinstance(calls, Crash) else calls
 
 
-def quoted_calls(quote: str) -> Parse:
+def quoted_call_parser(quote: str) -> Parse:
     def parse(text: str) -> Sequence[Call]:
-        calls = guarded(_Quoted(text, quote).calls)
+        calls = guarded(_QuotedCalls(text, quote).calls)
         return [] if isinstance(calls, Crash) else calls
 
     return parse
@@ -51,7 +50,7 @@ def _python_calls(text: str) -> list[Call]:
             raise ValueError("no call")
         end = _end_of(text, text.index("(", match.end(1)))
         arguments = _python_arguments(text[match.end() : end - 1])
-        calls.append((whole(match[1]), json_object(arguments)))
+        calls.append((without_surrogates(match[1]), json_object(arguments)))
         behind = text[end:].lstrip(" \t\r\n,;")
         position = len(text) - len(behind)
     return calls
@@ -65,37 +64,38 @@ def _python_arguments(text: str) -> dict[str, str]:
         if match is None:
             raise ValueError("no name of a parameter")
         end = _end_of(text, match.end(), of_value=True)
-        arguments[whole(match[1])] = _python_value(text[match.end() : end].strip())
+        arguments[without_surrogates(match[1])] = _python_value(text[match.end() : end].strip())
         position = end + 1
     return arguments
 
 
 def _python_value(text: str) -> str:
-    value = literal(text)
+    value = parse_literal(text)
     if isinstance(value, Crash):
         raise value.error
-    return dumped(value)
+    return to_json(value)
 
 
 def _end_of(text: str, position: int, *, of_value: bool = False) -> int:
-    """Return where the bracket at `position` ends, or the value there, before a comma."""
-    open_ones: list[str] = []
+    """Return where the bracket at `position` ends or, with `of_value`, the value there, before a
+    comma."""
+    closers: list[str] = []
     while position < len(text):
         char = text[position]
-        if of_value and char == "," and not open_ones:
+        if of_value and char == "," and not closers:
             return position
         if char in "\"'":
             position = _end_of_string(text, position) - 1
         elif char in _CLOSERS:
-            open_ones.append(_CLOSERS[char])
-        elif char in ")]}" and (not open_ones or char != open_ones.pop()):
+            closers.append(_CLOSERS[char])
+        elif char in ")]}" and (not closers or char != closers.pop()):
             break
         position += 1
-        if not (open_ones or of_value):
+        if not (closers or of_value):  # the first bracket is closed
             return position
-        if len(open_ones) > _MAX_DEPTH:
+        if len(closers) > _MAX_DEPTH:
             break
-    if of_value and position == len(text) and not open_ones:
+    if of_value and position == len(text) and not closers:
         return position
     raise ValueError("brackets do not match")
 
@@ -107,85 +107,90 @@ def _end_of_string(text: str, position: int) -> int:
     return string.end()
 
 
-class _Quoted:
+class _QuotedCalls:
+    """Parses Gemma's calls. Raises ValueError or IndexError for other text."""
+
     def __init__(self, text: str, quote: str) -> None:
         self._text = text
         self._quote = quote
-        self._at = 0
+        self._position = 0
 
     def calls(self) -> list[Call]:
         calls: list[Call] = []
-        self._skip("")
-        while self._at < len(self._text):
-            match = _QUOTED_CALL.match(self._text, self._at)
+        self._skip_space()
+        while self._position < len(self._text):
+            match = _QUOTED_CALL.match(self._text, self._position)
             if match is None:
                 raise ValueError("no call")
-            self._at = match.end()
-            calls.append((whole(match[1]), self._object(0)))
-            self._skip(",;")
+            self._position = match.end()
+            calls.append((without_surrogates(match[1]), self._read_object(0)))
+            self._skip_space(",;")
         return calls
 
-    def _object(self, depth: int) -> str:
-        self._expect("{")
+    def _read_object(self, depth: int) -> str:
+        self._expect_char("{")
         members: dict[str, str] = {}
-        while self._peek() != "}":
-            is_quoted = self._text.startswith(self._quote, self._at)
-            key = self._string() if is_quoted else self._bare(":")
-            self._expect(":")
-            members[whole(key.strip().strip("\"'"))] = self._value(depth)
-            self._skip(",")
-        self._expect("}")
+        while self._peek_char() != "}":
+            is_quoted = self._text.startswith(self._quote, self._position)
+            key = self._read_string() if is_quoted else self._read_bare(":")
+            self._expect_char(":")
+            members[without_surrogates(key.strip().strip("\"'"))] = self._read_value(depth)
+            self._skip_space(",")
+        self._expect_char("}")
         return json_object(members)
 
-    def _value(self, depth: int) -> str:
+    def _read_value(self, depth: int) -> str:
         if depth > _MAX_DEPTH:
             raise ValueError("too deep")
-        first = self._peek()
-        if self._text.startswith(self._quote, self._at):
-            return dumped(self._string())
-        if first == "{":
-            return self._object(depth + 1)
-        if first == "[":
-            return self._list(depth)
-        text = self._bare(",}]").strip()
+        first_char = self._peek_char()
+        if self._text.startswith(self._quote, self._position):
+            return to_json(self._read_string())
+        if first_char == "{":
+            return self._read_object(depth + 1)
+        if first_char == "[":
+            return self._read_list(depth)
+        text = self._read_bare(",}]").strip()
         if not text:
             raise ValueError("no value")
-        value = literal(text)
-        return dumped(text if isinstance(value, Crash) else value)
+        value = parse_literal(text)
+        return to_json(text if isinstance(value, Crash) else value)
 
-    def _list(self, depth: int) -> str:
-        self._expect("[")
+    def _read_list(self, depth: int) -> str:
+        self._expect_char("[")
         items: list[str] = []
-        while self._peek() != "]":
-            items.append(self._value(depth + 1))
-            self._skip(",")
-        self._expect("]")
+        while self._peek_char() != "]":
+            items.append(self._read_value(depth + 1))
+            self._skip_space(",")
+        self._expect_char("]")
         return f"[{', '.join(items)}]"
 
-    def _string(self) -> str:
-        begin = self._at + len(self._quote)
+    def _read_string(self) -> str:
+        begin = self._position + len(self._quote)
         end = self._text.index(self._quote, begin)
-        self._at = end + len(self._quote)
+        self._position = end + len(self._quote)
         return self._text[begin:end]
 
-    def _bare(self, ends: str) -> str:
-        begin = self._at
-        while (char := self._text[self._at]) not in ends:
-            self._at = _end_of_string(self._text, self._at) if char == '"' else self._at + 1
-        return self._text[begin : self._at]
+    def _read_bare(self, ends: str) -> str:
+        begin = self._position
+        while (char := self._text[self._position]) not in ends:
+            if char == '"':
+                self._position = _end_of_string(self._text, self._position)
+            else:
+                self._position += 1
+        return self._text[begin : self._position]
 
-    def _peek(self) -> str:
-        self._skip("")
-        return self._text[self._at]
+    def _peek_char(self) -> str:
+        self._skip_space()
+        return self._text[self._position]
 
-    def _expect(self, char: str) -> None:
-        if self._peek() != char:
+    def _expect_char(self, char: str) -> None:
+        if self._peek_char() != char:
             raise ValueError(f"no {char}")
-        self._at += 1
+        self._position += 1
 
-    def _skip(self, chars: str) -> None:
-        while self._at < len(self._text) and self._text[self._at].isspace():
-            self._at += 1
-        if self._at < len(self._text) and chars and self._text[self._at] in chars:
-            self._at += 1
-            self._skip("")
+    def _skip_space(self, and_one_of: str = "") -> None:
+        while self._position < len(self._text) and self._text[self._position].isspace():
+            self._position += 1
+        if self._text.startswith(tuple(and_one_of), self._position):
+            self._position += 1
+            self._skip_space()

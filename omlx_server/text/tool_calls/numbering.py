@@ -19,6 +19,8 @@ def short_call_id() -> str:
 
 
 class Numbering:
+    """The next index and id; `count` calls have begun."""
+
     def __init__(self, make_id: Callable[[], str] = new_call_id) -> None:
         self._make_id = make_id
         self.count = 0

@@ -22,7 +22,7 @@ from omlx_server.text.tool_calls.values import tool_names
 _Body = JsonBody | LiteralBody | TaggedBody
 
 # How an answer begins that is nothing but calls.
-_BARE = regex.compile(
+_BARE_CALLS = regex.compile(
     r"(?P<fence>```(?:json|tool_call)?\s{0,9})[\[{]|\[\s{0,9}(?P<name>[^\s\[\](){}\"',:]{1,256})\("
 )
 _PYTHON = LiteralShape("]", "[", lambda text: python_calls(f"{text}]"))
@@ -38,7 +38,7 @@ class ToolParser(StreamParser):
         tools: Sequence[Mapping[str, Any]] = (),
         numbering: Numbering | None = None,
     ) -> None:
-        super().__init__(self._step)
+        super().__init__(self._read)
         self._family = family
         self._tools = tools
         self._names = tool_names(tools)
@@ -47,43 +47,46 @@ class ToolParser(StreamParser):
         self._starts = (*family.starts, *named)
         self._numbering = numbering or Numbering()
         self._body: _Body | None = None
-        self._space = ""
-        self._fresh = True  # nothing but white space so far
-        self._after_call = False
+        self._held_space = ""  # white space that is shown once text follows
+        self._only_space_yet = True
+        self._after_call = False  # the last part was of a call
 
-    def _step(self, text: str) -> str:
-        return self._outside(text) if self._body is None else self._inside(self._body, text)
+    def _read(self, text: str) -> str:
+        return (
+            self._read_outside(text) if self._body is None else self._read_block(self._body, text)
+        )
 
-    def _end(self, held: str, cut: bool) -> None:
+    def _finish_step(self, held: str, cut: bool) -> None:
         if self._body is not None:
-            self._tell(self._body.finish())
-        self._tell([Text(held)])
+            self._emit(self._body.finish())
+        self._emit([Text(held)])
         if not self._after_call:
-            self._parts.append(Text(self._space))
+            self._parts.append(Text(self._held_space))
 
-    def _inside(self, body: _Body, text: str) -> str:
-        self._tell(body.feed(text))
-        if body.rest is None:
+    def _read_block(self, body: _Body, text: str) -> str:
+        self._emit(body.feed(text))
+        if body.text_behind is None:
             return ""
         self._body = None
-        return body.rest
+        return body.text_behind
 
-    def _outside(self, text: str) -> str:
-        if self._fresh and self._names and (bare := text.lstrip())[:1] in ("{", "[", "`"):
-            self._space += text[: len(text) - len(bare)]
-            return self._bare(bare)
-        before, marker, after = self._until(text, self._starts)
-        self._tell([Text(before)])
-        return self._open(marker, after) if marker else ""
+    def _read_outside(self, text: str) -> str:
+        stripped = text.lstrip()
+        if self._only_space_yet and self._names and stripped.startswith(("{", "[", "`")):
+            self._held_space += text[: len(text) - len(stripped)]
+            return self._begin_bare_block(stripped)
+        before, marker, after = self._split_at_first(text, self._starts)
+        self._emit([Text(before)])
+        return self._begin_block(marker, after) if marker else ""
 
-    def _bare(self, text: str) -> str:
+    def _begin_bare_block(self, text: str) -> str:
         """Read the beginning of an answer that may be bare calls: JSON, perhaps in a fence, or
         Python."""
-        begun = _BARE.match(text, partial=True)
+        begun = _BARE_CALLS.match(text, partial=True)
         if begun is not None and begun.partial:
-            self._held, self._space = self._space + text, ""
+            self._held, self._held_space = self._held_space + text, ""
             return ""
-        self._fresh = False
+        self._only_space_yet = False
         if begun is not None and begun["fence"]:
             fenced = JsonShape("```")
             self._body = JsonBody(self._numbering, begun["fence"], fenced, self._names)
@@ -94,7 +97,7 @@ class ToolParser(StreamParser):
             self._body = JsonBody(self._numbering, "", JsonShape(), self._names)
         return text
 
-    def _open(self, marker: str, text: str) -> str:
+    def _begin_block(self, marker: str, text: str) -> str:
         family, numbering = self._family, self._numbering
         if family.beside is not None and marker in family.beside.starts:
             family = family.beside
@@ -110,27 +113,26 @@ class ToolParser(StreamParser):
         else:  # the marker is the beginning of a call that stands alone
             self._body = TaggedBody(numbering, "", family.markup, self._tools, self._names, marker)
             text = marker + text
-        self._fresh = False
+        self._only_space_yet = False
         return text
 
-    def _tell(self, deltas: list[Part]) -> None:
-        for delta in deltas:
-            if isinstance(delta, Text):
-                self._tell_text(delta.text)
+    def _emit(self, parts: list[Part]) -> None:
+        for part in parts:
+            if isinstance(part, Text):
+                self._emit_text(part.text)
             else:
-                if isinstance(delta, CallStart):
-                    self._space, self._after_call, self._fresh = "", True, False
-                self._parts.append(delta)
+                if isinstance(part, CallStart):
+                    self._held_space, self._after_call, self._only_space_yet = "", True, False
+                self._parts.append(part)
 
-    def _tell_text(self, text: str) -> None:
-        waiting = self._fresh or self._after_call
-        if waiting and not text.strip():
-            self._space += text
+    def _emit_text(self, text: str) -> None:
+        if not text.strip() and (self._only_space_yet or self._after_call):
+            self._held_space += text
             return
         if not text:
             return
-        space, self._space = self._space + text, ""
+        shown, self._held_space = self._held_space + text, ""
         if self._after_call:
-            space = space.removeprefix("\n")
-        self._parts.append(Text(space))
-        self._fresh = self._after_call = False
+            shown = shown.removeprefix("\n")
+        self._parts.append(Text(shown))
+        self._only_space_yet = self._after_call = False

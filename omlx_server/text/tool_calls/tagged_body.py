@@ -9,13 +9,13 @@ from typing import Any
 
 import regex
 
-from omlx_server.text.encoding.utf8 import whole
-from omlx_server.text.markers import held_length
+from omlx_server.text.encoding.utf8 import without_surrogates
+from omlx_server.text.markers import begun_marker_length
 from omlx_server.text.parts import Arguments, CallStart, Part, Text
 from omlx_server.text.tool_calls.call_block import BlockBody
-from omlx_server.text.tool_calls.nested_tags import nested
-from omlx_server.text.tool_calls.plain_json import dumped
-from omlx_server.text.tool_calls.values import schema_of, tool_names, typed
+from omlx_server.text.tool_calls.nested_tags import nested_tags_json
+from omlx_server.text.tool_calls.plain_json import to_json
+from omlx_server.text.tool_calls.values import parameters_of, tool_names, typed_json
 
 _MAX_HEADER_CHARS = 600
 _CDATA_BEGIN, _CDATA_END = "<![CDATA[", "]]>"
@@ -50,111 +50,116 @@ class TaggedShape:
 
 @dataclass(slots=True, eq=False)
 class TaggedBody(BlockBody):
-    """The schemas of `tools` give values their types. Only calls of `names` count, if given.
-    `begun`: how the text begins, for a marker that is part of the first call."""
+    """Reads a block of calls in tags. The schemas of `tools` give values their types. Only calls
+    of `names` count, if given. `marker_in_text`: a start marker that is part of the first call."""
 
     shape: TaggedShape
     tools: Sequence[Mapping[str, Any]]
     names: Collection[str] | None = None
-    begun: str = ""
+    marker_in_text: str = ""
     _text: str = field(default="", init=False)
-    _raw: str = field(default="", init=False)  # what was read of a call that is not yet certain
-    _scanned: int = field(default=0, init=False)
-    _name: str | None = field(default=None, init=False)  # of the call under way
-    _start: CallStart | None = field(default=None, init=False)  # comes with its first parameter
-    _told: set[str] = field(default_factory=set, init=False)  # parameters of the call
-    _key: str | None = field(default=None, init=False)  # of the value under way
+    # Of the call under way. With its first parameter or its end it is certain and has a start;
+    # until then all that was read of it is doubtful.
+    _name: str | None = field(default=None, init=False)
+    _doubtful: str = field(default="", init=False)
+    _start: CallStart | None = field(default=None, init=False)
+    _keys: set[str] = field(default_factory=set, init=False)
+    # Of the value under way; `_scanned`: its characters without an end marker that counts.
+    _key: str | None = field(default=None, init=False)
     _value_end: str = field(default="", init=False)
-    _is_text: bool | None = field(default=None, init=False)
+    _is_string: bool | None = field(default=None, init=False)
+    _scanned: int = field(default=0, init=False)
 
     def feed(self, text: str) -> list[Part]:
         self._text += text
-        while self.rest is None:
-            taken = self._step()
-            if taken is None:
+        while self.text_behind is None:
+            chars_read = self._read()
+            if chars_read is None:
                 break
-            untold = self._name is not None and self._start is None
-            self._raw = self._raw + self._text[:taken] if untold else ""
-            self._text = self._text[taken:]
-        return self._taken()
+            is_doubtful = self._name is not None and self._start is None
+            self._doubtful = self._doubtful + self._text[:chars_read] if is_doubtful else ""
+            self._text = self._text[chars_read:]
+        return self._pop_parts()
 
     def finish(self) -> list[Part]:
         """Return the last parts. End markers may be missing because they ended the answer."""
         if self._key is not None:
             self._finish_value()
         name = self._name
-        whole_call = self._key is None and name in tool_names(self.tools)
-        if name is not None and (self._start is not None or whole_call):
+        is_whole_call = self._key is None and name in tool_names(self.tools)
+        if name is not None and (self._start is not None or is_whole_call):
             self._end_call()
             self._text = ""
-        if name is None and self._any and _is_begun(self._text, self.shape.markers):
+        if name is None and self._has_call and _may_become(self._text, self.shape.markers):
             self._text = ""
-        self._leave(self._text)
-        self._deltas.append(Text(self.rest or ""))
-        self.rest = ""
-        return self._taken()
+        self._end_block(self._text)
+        self._parts.append(Text(self.text_behind or ""))
+        self.text_behind = ""
+        return self._pop_parts()
 
-    # Each step gives the number of characters that it read, None when it must see more.
+    # The steps of `feed` return how many characters they read, None when they must see more.
 
-    def _step(self) -> int | None:
+    def _read(self) -> int | None:
         if self._key is not None:
-            return self._value(self._key)
-        return self._between() if self._name is None else self._parameters()
+            return self._read_value(self._key)
+        return self._read_between_calls() if self._name is None else self._read_in_call()
 
-    def _between(self) -> int | None:
+    def _read_between_calls(self) -> int | None:
         shape = self.shape
-        bare = self._text.lstrip()
-        space = len(self._text) - len(bare)
-        if self._any and shape.end and bare.startswith(shape.end):
-            self._leave(bare[len(shape.end) :])
+        stripped = self._text.lstrip()
+        space = len(self._text) - len(stripped)
+        if self._has_call and shape.end and stripped.startswith(shape.end):
+            self._end_block(stripped[len(shape.end) :])
             return 0
-        header = shape.call.match(bare[:_MAX_HEADER_CHARS], partial=True)
+        header = shape.call.match(stripped[:_MAX_HEADER_CHARS], partial=True)
         if header is not None and not header.partial:
-            return self._begin(header["name"], space + len(header[0]))
-        waits = header is not None and len(bare) < _MAX_HEADER_CHARS
-        if waits or (self._any and _is_begun(bare, (shape.end,))):
+            return self._begin_call(header["name"], space + len(header[0]))
+        may_be_begun = header is not None and len(stripped) < _MAX_HEADER_CHARS
+        if may_be_begun or (self._has_call and _may_become(stripped, (shape.end,))):
             return None
-        self._leave(self._text)
+        self._end_block(self._text)
         return 0
 
-    def _begin(self, name: str, taken: int) -> int:
+    def _begin_call(self, name: str, header_length: int) -> int:
         if self.names is not None and name not in self.names:
-            self._leave(self._text)
+            self._end_block(self._text)
             return 0
-        self._name, self._start, self._told = name, None, set()
-        return taken
+        self._name, self._start, self._keys = name, None, set()
+        return header_length
 
-    def _parameters(self) -> int | None:
-        bare = self._text.lstrip()
-        space, ahead = len(self._text) - len(bare), self._ahead(bare[:_MAX_HEADER_CHARS])
+    def _read_in_call(self) -> int | None:
+        stripped = self._text.lstrip()
+        space = len(self._text) - len(stripped)
+        ahead = self._look_ahead(stripped[:_MAX_HEADER_CHARS])
         if ahead == "":
             return None
         if isinstance(ahead, regex.Match):
             self._key, self._scanned = ahead["key"], 0
             self._value_end = self.shape.value_end.replace("{key}", ahead["key"])
             kind = ahead.groupdict().get("kind")
-            self._is_text = None if kind is None else kind in ("string", "true")
+            self._is_string = None if kind is None else kind in ("string", "true")
             return space + len(ahead[0])
         if ahead is None and self._start is None:
-            self._leave(self._text)
+            self._end_block(self._text)
             return 0
         self._end_call()
+        # The end of the block is left to `_read_between_calls`.
         return space + len(ahead) if ahead and ahead == self.shape.call_end else 0
 
-    def _ahead(self, text: str) -> "regex.Match[str] | str | None":
-        """Return what goes on behind a value: a parameter's header or an end marker; "" while
-        the text is too short to say, None for neither."""
-        bare, ends = text.lstrip(), [*filter(None, (self.shape.call_end, self.shape.end))]
+    def _look_ahead(self, text: str) -> "regex.Match[str] | str | None":
+        """Return a parameter's header or an end marker that `text` begins with; "" while the text
+        is too short to say, None for neither."""
+        stripped, ends = text.lstrip(), [*filter(None, (self.shape.call_end, self.shape.end))]
         for end in ends:
-            if bare.startswith(end):
+            if stripped.startswith(end):
                 return end
-        header = self.shape.key.match(bare, partial=True)
+        header = self.shape.key.match(stripped, partial=True)
         if header is not None and not header.partial:
             return header
-        waits = header is not None or _is_begun(bare, ends)
-        return "" if waits and len(text) < _MAX_HEADER_CHARS else None
+        may_be_begun = header is not None or _may_become(stripped, ends)
+        return "" if may_be_begun and len(text) < _MAX_HEADER_CHARS else None
 
-    def _value(self, key: str) -> int | None:
+    def _read_value(self, key: str) -> int | None:
         marker = self._value_end
         if self._text.lstrip().startswith(_CDATA_BEGIN):
             self._scanned = max(self._scanned, self._text.find(_CDATA_END))
@@ -162,66 +167,67 @@ class TaggedBody(BlockBody):
                 return None
         while (end := self._text.find(marker, self._scanned)) >= 0:
             behind = end + len(marker)
-            ahead = self._ahead(self._text[behind : behind + _MAX_HEADER_CHARS])
+            ahead = self._look_ahead(self._text[behind : behind + _MAX_HEADER_CHARS])
             if ahead == "":
                 self._scanned = end
                 return None
             if ahead is not None:
-                self._tell(key, self._text[:end])
+                self._add_parameter(key, self._text[:end])
                 return behind
             self._scanned = end + 1
-        held = held_length(self._text, (marker,))
-        self._scanned = max(self._scanned, len(self._text) - held)
+        begun_length = begun_marker_length(self._text, (marker,))
+        self._scanned = max(self._scanned, len(self._text) - begun_length)
         return None
 
     def _finish_value(self) -> None:
+        """End the value at the last marker that can end it; without one it stays unread."""
         shape, text, key = self.shape, self._text, self._key or ""
         value, marker, after = text.rpartition(self._value_end)
-        if not marker or self._ahead(after) is None:
-            ends = [text.rfind(end) for end in (shape.call_end, shape.end) if end]
-            place = min((end for end in ends if end >= 0), default=-1)
-            if place < 0:
+        if not marker or self._look_ahead(after) is None:
+            places = [text.rfind(end) for end in (shape.call_end, shape.end) if end and end in text]
+            if not places:
                 return
-            value = text[:place]
-        self._tell(key, value)
+            value = text[: min(places)]
+        self._add_parameter(key, value)
         self._text = ""
 
-    def _tell(self, key: str, text: str) -> None:
+    def _add_parameter(self, key: str, text: str) -> None:
         if self.shape.newlines:
             text = text.removeprefix("\n").removesuffix("\n")
         if quoted := _CDATA.fullmatch(text):
             text = quoted[1]
-        index, name = self._begun_call(), whole(key)
-        if name not in self._told:
-            comma = ", " if self._told else ""
-            member = f"{comma}{dumped(name)}: {self._json_of(key, text)}"
-            self._deltas.append(Arguments(index, member))
-            self._told.add(name)
+        index, name = self._start_call(), without_surrogates(key)
+        if name not in self._keys:
+            comma = ", " if self._keys else ""
+            member = f"{comma}{to_json(name)}: {self._value_json(key, text)}"
+            self._parts.append(Arguments(index, member))
+            self._keys.add(name)
         self._key = None
 
-    def _json_of(self, key: str, text: str) -> str:
-        if self._is_text is not None:
-            return dumped(text) if self._is_text else typed(text, frozenset())
-        schema = schema_of(self.tools, self._name or "").of_member(key)
+    def _value_json(self, key: str, text: str) -> str:
+        if self._is_string is not None:
+            return to_json(text) if self._is_string else typed_json(text, frozenset())
+        schema = parameters_of(self.tools, self._name or "").of_member(key)
         mark = self.shape.mark
-        return nested(text, mark, schema) if mark else typed(text, schema.kinds)
+        return nested_tags_json(text, mark, schema) if mark else typed_json(text, schema.kinds)
 
-    def _begun_call(self) -> int:
+    def _start_call(self) -> int:
         if self._start is None:
-            self._start = self.numbering.start(whole(self._name or ""))
-            self._deltas += [self._start, Arguments(self._start.index, "{")]
+            self._start = self.numbering.start(without_surrogates(self._name or ""))
+            self._parts += [self._start, Arguments(self._start.index, "{")]
         return self._start.index
 
     def _end_call(self) -> None:
-        self._deltas.append(Arguments(self._begun_call(), "}"))
-        self._name, self._key, self._any, self._raw, self.lead = None, None, True, "", ""
+        self._parts.append(Arguments(self._start_call(), "}"))
+        self._name, self._key, self._has_call = None, None, True
+        self._doubtful = self.start_marker = ""
 
-    def _leave(self, rest: str) -> None:
-        """Give back what is no call, with the marker that the rest must not begin with again."""
-        marker = self.begun if not self._any and not self._raw else ""
-        self._deltas.append(Text(self.lead + self._raw + marker))
-        self._raw, self.rest = "", rest.removeprefix(marker)
+    def _end_block(self, text_behind: str) -> None:
+        # Read again, this marker would begin a block again.
+        marker = self.marker_in_text if not self._has_call and not self._doubtful else ""
+        self._parts.append(Text(self.start_marker + self._doubtful + marker))
+        self._doubtful, self.text_behind = "", text_behind.removeprefix(marker)
 
 
-def _is_begun(text: str, markers: Sequence[str]) -> bool:
+def _may_become(text: str, markers: Sequence[str]) -> bool:
     return any(marker.startswith(text) for marker in markers if marker)

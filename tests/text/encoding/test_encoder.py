@@ -49,11 +49,11 @@ class Noted(PieceEncoder):
         super().__init__(backend, piece, batch)
         self.given: list[int] = []
 
-    def _native(
+    def _encode_batch(
         self, texts: list[str], *, special: bool = False, long: bool = False
     ) -> list[Encoding]:
         self.given.append(sum(map(len, texts)))
-        return super()._native(texts, special=special, long=long)
+        return super()._encode_batch(texts, special=special, long=long)
 
 
 WORDS = "The quick brown fox, 1 of 22, jumps over the lazy dog. " * 400

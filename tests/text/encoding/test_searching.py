@@ -15,14 +15,14 @@ texts = st.text("abc", max_size=40)
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searching, "_SLICE", 5)
+    monkeypatch.setattr(searching, "_SLICE_CHARS", 5)
 
 
 @bounded
 @given(pattern=st.sampled_from(PATTERNS), text=texts, start=st.integers(0, 45))
 def test_the_first_match(pattern: str, text: str, start: int) -> None:
     expected = re.compile(pattern).search(text, start)
-    found = next(searching.every(re.compile(pattern), text, start, reach=3), None)
+    found = next(searching.find_all(re.compile(pattern), text, start, reach=3), None)
     assert (found and found.span()) == (expected and expected.span())
 
 
@@ -30,5 +30,5 @@ def test_the_first_match(pattern: str, text: str, start: int) -> None:
 @given(pattern=st.sampled_from(PATTERNS), text=texts)
 def test_all_matches_replaced(pattern: str, text: str) -> None:
     compiled = re.compile(pattern)
-    found = searching.replaced(compiled, lambda match: f"<{match[0]}>", text, reach=3)
+    found = searching.replace_all(compiled, lambda match: f"<{match[0]}>", text, reach=3)
     assert found == compiled.sub(lambda match: f"<{match[0]}>", text)

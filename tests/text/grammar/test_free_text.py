@@ -9,7 +9,7 @@ from omlx_server.core.request import Constraint
 from omlx_server.text.answers.answer import AnswerParser
 from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.grammar.free_text import Free
+from omlx_server.text.grammar.free_text import FreeTextConstraint
 from omlx_server.text.grammar.tools import CallSyntax, Function, free_calls
 from omlx_server.text.parts import Part, assemble
 from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, CallFormat, json_syntax
@@ -27,7 +27,7 @@ ARGUMENTS = '{"city": "Köln", "days": 3}'
 
 def free(grammars: Grammars, syntax: CallSyntax, *, many: bool = True) -> Constraint:
     grammar = free_calls([WEATHER], lambda _: None, many=many, syntax=syntax)
-    return Free(grammars.compile(grammar), grammars.vocabulary)
+    return FreeTextConstraint(grammars.compile(grammar), grammars.vocabulary)
 
 
 def is_free(constraint: Constraint, words: Words) -> bool:

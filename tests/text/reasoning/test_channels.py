@@ -11,13 +11,13 @@ from omlx_server.text.answers.answer import AnswerParser
 from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.dialect import shown_ids
 from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.grammar.masks import holds, mask_of
+from omlx_server.text.grammar.masks import allows, mask_of
 from omlx_server.text.grammar.quoted_lark import quoted_lark
 from omlx_server.text.grammar.to_grammar import choice, json_schema
 from omlx_server.text.grammar.tools import Function
 from omlx_server.text.grammar.vocabulary import Vocabulary
 from omlx_server.text.parts import Assembled, Part, assemble
-from omlx_server.text.reasoning.channels import Framed, frame
+from omlx_server.text.reasoning.channels import ChannelConstraint, channel_grammar
 from omlx_server.text.reasoning.style import HARMONY, Opening
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text.conftest import Load
@@ -135,7 +135,7 @@ def made(
     functions: tuple[Function, ...] = FUNCTIONS,
     has_format: bool = False,
 ) -> Constraint:
-    spec = frame(
+    spec = channel_grammar(
         functions,
         grammars.vocabulary.special_id,
         opening,
@@ -150,10 +150,10 @@ def made(
 def fits(constraint: Constraint, tokenizer: Tokenizer, text: str) -> bool:
     """Whether the constraint allows a text and an end behind it."""
     for token in tokenizer.encode(text):
-        if not holds(constraint.mask(), token):
+        if not allows(constraint.mask(), token):
             return False
         constraint.take(token)
-    return any(holds(constraint.mask(), end) for end in tokenizer.eos_ids)
+    return any(allows(constraint.mask(), end) for end in tokenizer.eos_ids)
 
 
 THOUGHT = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
@@ -225,7 +225,9 @@ def test_the_final_text_obeys_the_answer(grammars: Grammars, tokenizer: Tokenize
         for header in ("<|channel|>final", "<|channel|>final <|constrain|>json"):
             for text, fit in ((right, True), ("maybe", False)):
                 framed = made(grammars, functions=())
-                constraint = Framed(framed, grammars.compile(spec), tokenizer.token_bytes)
+                constraint = ChannelConstraint(
+                    framed, grammars.compile(spec), tokenizer.token_bytes
+                )
                 answer = f"{THOUGHT}{header}<|message|>{text}"
                 assert fits(constraint.copy(), tokenizer, answer) is fit, answer
 
@@ -257,7 +259,7 @@ def test_a_budget_ends_the_only_thought(
         assert not fits(constraint.copy(), tokenizer, header)
         return
     for token in [*tokenizer.encode(header), *tokenizer.encode("x") * budget]:
-        assert holds(constraint.mask(), token)
+        assert allows(constraint.mask(), token)
         constraint.take(token)
     [end] = tokenizer.encode("<|end|>")
     assert constraint.mask() == mask_of(tokenizer.vocab_size, [end])
@@ -276,7 +278,7 @@ def test_whatever_is_sampled_is_valid(grammars: Grammars, tokenizer: Tokenizer, 
     likely = [*tokenizer.eos_ids, *tokenizer.encode("<|end|>")]
     for _ in range(400):
         mask = constraint.mask()
-        allowed = [token for token in range(tokenizer.vocab_size) if holds(mask, token)]
+        allowed = [token for token in range(tokenizer.vocab_size) if allows(mask, token)]
         ends = [token for token in likely if token in allowed]
         token = chance.choice(ends if ends and chance.random() < 0.2 else allowed)
         tokens.append(token)

@@ -49,12 +49,12 @@ def test_it_is_used_and_its_parsers_are_known(path: Path, prompts: PromptRendere
 
 
 def test_it_shows_tools_without_a_system_message(prompts: PromptRenderer) -> None:
-    text = prompts.template.render(prompts.told([ASKS]), tools=[TOOL])
+    text = prompts.template.render(prompts.fitted([ASKS]), tools=[TOOL])
     assert '"look"' in text and text.endswith("<｜User｜>Hi.<｜Assistant｜><think>")
 
 
 def test_it_shows_calls_and_thinks_or_not(prompts: PromptRenderer) -> None:
-    text = prompts.template.render(prompts.told(CALLED), tools=[TOOL])
+    text = prompts.template.render(prompts.fitted(CALLED), tools=[TOOL])
     assert '<｜DSML｜parameter name="at" string="true">it</｜DSML｜parameter>' in text
     plain = prompts.template.render([ASKS], kwargs={"enable_thinking": False})
     assert plain.endswith("<｜Assistant｜></think>")

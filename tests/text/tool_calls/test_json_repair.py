@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.text.tool_calls.json_repair import JsonRepair, repaired
+from omlx_server.text.tool_calls.json_repair import JsonRepair, repair_json
 
 bounded = settings(max_examples=150, deadline=None, derandomize=True)
 values = st.recursive(
@@ -28,7 +28,7 @@ def test_valid_json_is_not_touched(
     value: dict[str, object], indent: int | None, ascii_only: bool
 ) -> None:
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
-    assert repaired(text) == text
+    assert repair_json(text) == text
 
 
 @bounded
@@ -44,8 +44,8 @@ def test_what_was_told_of_cut_json_is_its_beginning(value: dict[str, object], pl
 @settings(max_examples=600, deadline=None, derandomize=True)
 @given(text=soup)
 def test_anything_becomes_json(text: str) -> None:
-    json.loads(repaired("{" + text))
-    json.loads(repaired("[" + text))
+    json.loads(repair_json("{" + text))
+    json.loads(repair_json("[" + text))
 
 
 @bounded
@@ -87,5 +87,5 @@ def test_members_of_the_root_are_told(value: dict[str, object]) -> None:
     ],
 )
 def test_repairs(broken: str, whole: str) -> None:
-    assert repaired(broken) == whole
+    assert repair_json(broken) == whole
     json.loads(whole)

@@ -10,23 +10,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar.json_schema.exclusion import exclusive
-from omlx_server.text.grammar.json_schema.pointers import resolved
+from omlx_server.text.grammar.json_schema.exclusion import are_exclusive
+from omlx_server.text.grammar.json_schema.pointers import resolve_pointer
 
 _MAX_LOOKS = 200_000
-_IN_PLACE = ("allOf", "anyOf", "oneOf", "$ref")
-_OF_OBJECTS = ("properties", "patternProperties", "additionalProperties", "required")
-_COUNTED = ("properties", "patternProperties", "required", *_IN_PLACE)
-_MAPS = ("properties", "patternProperties", "$defs", "definitions")
-_LISTS = ("prefixItems", "items")
-_SINGLE = ("items", "additionalItems", "additionalProperties")
+_APPLIED_IN_PLACE = ("allOf", "anyOf", "oneOf", "$ref")
+_OBJECT_KEYS = ("properties", "patternProperties", "additionalProperties", "required")
+_COUNTED = ("properties", "patternProperties", "required", *_APPLIED_IN_PLACE)
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_SCHEMA_LISTS = ("prefixItems", "items")
+_SINGLE_SCHEMAS = ("items", "additionalItems", "additionalProperties")
 _OPEN_FORM = "omlx-open-"
 
 
 @dataclass(slots=True)
 class Listed:
-    """`names` and `patterns` of listed or required properties. `lists`: whether there is any
-    list. `others`: whether other properties are allowed. `least`: the fewest properties."""
+    """The properties that schemas list or require: `names` and `patterns`. `lists`: there is any
+    list. `others`: other properties are allowed. `least`: the fewest properties."""
 
     names: dict[str, None] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)
@@ -36,43 +36,46 @@ class Listed:
 
     @property
     def closable(self) -> bool:
-        enough = bool(self.patterns) or len(self.names) >= self.least
-        return self.lists and not self.others and enough
+        can_reach_least = bool(self.patterns) or len(self.names) >= self.least
+        return self.lists and not self.others and can_reach_least
 
 
-def closed(schema: Any, param: str) -> Any:
+def close_objects(schema: Any, param: str) -> Any:
     """Return a closed copy. Raises BadRequest for too many references."""
     if not isinstance(schema, dict):
         return schema
-    work = _Closing(schema, param)
-    result = work.closed_form(schema)
-    forms = dict(work.open_forms())
+    closing = _Closing(schema, param)
+    result = closing.closed_form(schema)
+    forms = dict(closing.open_forms())
     return {**result, "$defs": {**result.get("$defs", {}), **forms}} if forms else result
 
 
 class _Closing:
+    """Closes one schema. What combined schemas refer to gets an open form, under a new name."""
+
     def __init__(self, root: Mapping[str, Any], param: str) -> None:
         self._root = root
         self._param = param
-        self._forms: dict[str, str] = {}  # the open form of each reference
-        self._looks = 0
+        self._form_names: dict[str, str] = {}  # by the reference
+        self._looks = 0  # at schemas and their keys, which take time
 
     def open_forms(self) -> Iterator[tuple[str, Any]]:
-        count = 0
-        while count < len(self._forms):
-            reference, name = list(self._forms.items())[count]
-            yield name, self._open(resolved(self._root, reference))
-            count += 1
+        """Yield the name and schema of each open form; making one may add more."""
+        position = 0
+        while position < len(self._form_names):
+            reference, name = list(self._form_names.items())[position]
+            yield name, self._open_form(resolve_pointer(self._root, reference))
+            position += 1
 
     def closed_form(self, schema: Any) -> Any:
         """Return a schema, closed, that no other schema is combined with."""
         if not isinstance(schema, dict):
             return schema
-        applied = [key for key in _IN_PLACE if key in schema]
-        if applied == ["$ref"] and not any(key in schema for key in _OF_OBJECTS):
-            return self._with_closed_children(schema)
+        applied = [key for key in _APPLIED_IN_PLACE if key in schema]
+        if applied == ["$ref"] and not any(key in schema for key in _OBJECT_KEYS):
+            return self._close_children(schema)
         if not applied:
-            return _shut(self._with_closed_children(schema), self._listed([schema]))
+            return _forbid_others(self._close_children(schema), self._collect_listed([schema]))
         return self._close_combined(schema)
 
     def _close_combined(self, schema: Mapping[str, Any]) -> Any:
@@ -83,90 +86,90 @@ class _Closing:
             -> {"anyOf": [{"properties": {"b": B, "a": true}, "additionalProperties": false},
                           {"properties": {"c": C, "a": true}, "additionalProperties": false}], ...}
         """
-        part = self._open(schema)
+        combined = self._open_form(schema)
         key = "anyOf" if "anyOf" in schema else "oneOf"
         branches = schema.get(key)
-        splits = isinstance(branches, list) and (key == "anyOf" or exclusive(branches, self._root))
-        if isinstance(branches, list) and splits:
+        if isinstance(branches, list) and (key == "anyOf" or are_exclusive(branches, self._root)):
             others = {name: value for name, value in schema.items() if name != key}
-            part.pop(key)
-            part["anyOf"] = [self._close_alternative(branch, others) for branch in branches]
-            if not self._listed([others]).lists:
-                return part
-        return _shut(part, self._listed([schema]))
+            combined.pop(key)
+            combined["anyOf"] = [self._close_alternative(branch, others) for branch in branches]
+            if not self._collect_listed([others]).lists:
+                return combined
+        return _forbid_others(combined, self._collect_listed([schema]))
 
-    def _close_alternative(self, branch: Any, rest: Mapping[str, Any]) -> Any:
-        """Close one alternative to its own properties and those of `rest`, the schema around it."""
-        bare = not any(key in rest for key in (*_IN_PLACE, *_OF_OBJECTS))
-        if bare or not isinstance(branch, dict):
+    def _close_alternative(self, branch: Any, around: Mapping[str, Any]) -> Any:
+        """Close one alternative to its own properties and those of the schema around it."""
+        stands_alone = not any(key in around for key in (*_APPLIED_IN_PLACE, *_OBJECT_KEYS))
+        if stands_alone or not isinstance(branch, dict):
             return self.closed_form(branch)
-        listed = self._listed([rest, branch])
-        part = self._open(branch)
-        if not listed.closable or not self._listed([branch]).lists:
-            return part
-        if any(key in branch for key in _IN_PLACE):
-            return {"allOf": [part, _shut({}, listed)]}
-        return _shut(part, listed)
+        listed = self._collect_listed([around, branch])
+        open_branch = self._open_form(branch)
+        if not listed.closable or not self._collect_listed([branch]).lists:
+            return open_branch
+        if any(key in branch for key in _APPLIED_IN_PLACE):
+            return {"allOf": [open_branch, _forbid_others({}, listed)]}
+        return _forbid_others(open_branch, listed)
 
-    def _open(self, schema: Any) -> Any:
+    def _open_form(self, schema: Any) -> Any:
         """Return a schema that others are combined with: open itself, its properties closed."""
         if not isinstance(schema, dict):
             return schema
-        copy = self._with_closed_children(schema)
+        copy = self._close_children(schema)
         for key in ("allOf", "anyOf", "oneOf"):
             if isinstance(schema.get(key), list):
-                copy[key] = [self._open(branch) for branch in schema[key]]
+                copy[key] = [self._open_form(branch) for branch in schema[key]]
         if "$ref" in schema:
             copy["$ref"] = self._open_reference(schema["$ref"])
         return copy
 
-    def _with_closed_children(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+    def _close_children(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         copy = dict(schema)
-        for key in _MAPS:
+        for key in _SCHEMA_MAPS:
             if isinstance(schema.get(key), dict):
-                copy[key] = {name: self.closed_form(inner) for name, inner in schema[key].items()}
-        for key in _SINGLE:
+                copy[key] = {name: self.closed_form(child) for name, child in schema[key].items()}
+        for key in _SINGLE_SCHEMAS:
             if isinstance(schema.get(key), dict):
                 copy[key] = self.closed_form(schema[key])
-        for key in _LISTS:
+        for key in _SCHEMA_LISTS:
             if isinstance(schema.get(key), list):
-                copy[key] = [self.closed_form(inner) for inner in schema[key]]
+                copy[key] = [self.closed_form(child) for child in schema[key]]
         return copy
 
     def _open_reference(self, reference: str) -> str:
         """Return a reference to the open form of what `reference` names."""
-        if not self._listed([{"$ref": reference}]).lists or resolved(self._root, reference) is None:
+        target_lists = self._collect_listed([{"$ref": reference}]).lists
+        if not target_lists or resolve_pointer(self._root, reference) is None:
             return reference
-        name = self._forms.setdefault(reference, f"{_OPEN_FORM}{len(self._forms)}")
+        name = self._form_names.setdefault(reference, f"{_OPEN_FORM}{len(self._form_names)}")
         return f"#/$defs/{name}"
 
-    def _listed(self, schemas: Sequence[Any]) -> Listed:
+    def _collect_listed(self, schemas: Sequence[Any]) -> Listed:
         """Collect what these schemas, and all that they apply in place, list."""
         listed, pending, seen = Listed(), list(reversed(schemas)), set[str]()
         while pending:
             schema = pending.pop()
             if not isinstance(schema, dict):
                 continue
-            _note(listed, schema)
-            self._look(schema)
+            _add_listed(listed, schema)
+            self._count_look(schema)
             for key in ("oneOf", "anyOf", "allOf"):
                 pending += reversed(schema[key] if isinstance(schema.get(key), list) else [])
             reference = schema.get("$ref")
             if isinstance(reference, str) and reference not in seen:
                 seen.add(reference)
-                target = resolved(self._root, reference)
+                target = resolve_pointer(self._root, reference)
                 listed.others |= target is None
                 pending.append(target)
         return listed
 
-    def _look(self, schema: Mapping[str, Any]) -> None:
+    def _count_look(self, schema: Mapping[str, Any]) -> None:
         sizes = [len(schema[key]) for key in _COUNTED if isinstance(schema.get(key), dict | list)]
         self._looks += 1 + sum(sizes)
         if self._looks > _MAX_LOOKS:
             raise BadRequest(f"{self._param} has too many references", param=self._param)
 
 
-def _note(listed: Listed, schema: Mapping[str, Any]) -> None:
+def _add_listed(listed: Listed, schema: Mapping[str, Any]) -> None:
     for key, into in (("properties", listed.names), ("patternProperties", listed.patterns)):
         if isinstance(schema.get(key), dict):
             listed.lists = True
@@ -181,8 +184,8 @@ def _note(listed: Listed, schema: Mapping[str, Any]) -> None:
     listed.least = max(listed.least, least if isinstance(least, int) else 0)
 
 
-def _shut(schema: Mapping[str, Any], listed: Listed) -> dict[str, Any]:
-    """A listed property without a schema may be anything."""
+def _forbid_others(schema: Mapping[str, Any], listed: Listed) -> dict[str, Any]:
+    """Return a copy, closed if it can be. A listed property without a schema may be anything."""
     copy = dict(schema)
     if not listed.closable or "additionalProperties" in schema:
         return copy

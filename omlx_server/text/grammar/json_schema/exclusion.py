@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any
 
-from omlx_server.text.grammar.json_schema.pointers import resolved
+from omlx_server.text.grammar.json_schema.pointers import resolve_pointer
 
-_MOST = 50
+_MOST_SCHEMAS = 50
 _MOST_NAMES = 2_000
 _MAX_CHAIN = 10
-_UNCLEAR = ("allOf", "anyOf", "oneOf", "$ref", "patternProperties")
+_UNREAD_KEYS = ("allOf", "anyOf", "oneOf", "$ref", "patternProperties")
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A type, and of an object its properties and the required ones."""
+    """A type, and of an object its properties. `open`: it may have others, too."""
 
     type: str
     properties: Mapping[str, Any]
@@ -25,24 +25,25 @@ class _Shape:
     open: bool
 
 
-def exclusive(schemas: Sequence[Any], root: Mapping[str, Any]) -> bool:
+def are_exclusive(schemas: Sequence[Any], root: Mapping[str, Any]) -> bool:
     """Return whether no answer to one of `schemas` satisfies another; False where unknown."""
-    shapes = [_shape(schema, root) for schema in schemas[: _MOST + 1]]
-    objects = [shape for shape in shapes if shape is not None]
-    names = sum(len(shape.properties) + len(shape.required) for shape in objects)
-    if len(objects) < len(shapes) or len(shapes) > _MOST or names > _MOST_NAMES:
+    shapes = [_shape_of(schema, root) for schema in schemas[: _MOST_SCHEMAS + 1]]
+    known = [shape for shape in shapes if shape is not None]
+    names = sum(len(shape.properties) + len(shape.required) for shape in known)
+    if len(known) < len(shapes) or len(shapes) > _MOST_SCHEMAS or names > _MOST_NAMES:
         return False
-    return all(_fails(one, other) for one, other in permutations(objects, 2))
+    return all(_never_fits(one, other) for one, other in permutations(known, 2))
 
 
-def _shape(schema: Any, root: Mapping[str, Any]) -> _Shape | None:
+def _shape_of(schema: Any, root: Mapping[str, Any]) -> _Shape | None:
+    """Return None for a schema of keys that are not read here."""
     for _ in range(_MAX_CHAIN):
         if not isinstance(schema, dict) or schema.keys() & {"const", "enum"}:
             return None
         if not isinstance(schema.get("$ref"), str):
             break
-        schema = resolved(root, schema["$ref"])
-    if not isinstance(schema, dict) or any(key in schema for key in _UNCLEAR):
+        schema = resolve_pointer(root, schema["$ref"])
+    if not isinstance(schema, dict) or any(key in schema for key in _UNREAD_KEYS):
         return None
     properties, kind = schema.get("properties", {}), schema.get("type")
     kind = "object" if kind is None and "properties" in schema else kind
@@ -53,31 +54,33 @@ def _shape(schema: Any, root: Mapping[str, Any]) -> _Shape | None:
     return _Shape(kind, properties, required, is_open)
 
 
-def _fails(one: _Shape, other: _Shape) -> bool:
+def _never_fits(one: _Shape, other: _Shape) -> bool:
+    """Return whether no answer to `one` satisfies `other`."""
     if one.type != other.type:
         return {one.type, other.type} != {"integer", "number"}
     if one.type != "object":
         return False
-    lacks = not one.open and not other.required <= (one.properties.keys() | one.required)
+    lacks_required = not one.open and not other.required <= (one.properties.keys() | one.required)
     differs = any(
-        _differ(one.properties.get(name), other.properties.get(name)) for name in one.required
+        _have_different_literals(one.properties.get(name), other.properties.get(name))
+        for name in one.required
     )
-    return lacks or differs
+    return lacks_required or differs
 
 
-def _differ(one: Any, other: Any) -> bool:
-    values, others = _literals(one), _literals(other)
-    return bool(values) and bool(others) and not values & others
+def _have_different_literals(one: Any, other: Any) -> bool:
+    ones, others = _literals(one), _literals(other)
+    return bool(ones) and bool(others) and not ones & others
 
 
 def _literals(schema: Any) -> frozenset[str]:
     if not isinstance(schema, dict):
         return frozenset()
     values = [schema["const"]] if "const" in schema else schema.get("enum")
-    return frozenset(map(_told, values)) if isinstance(values, list) else frozenset()
+    return frozenset(map(_comparable, values)) if isinstance(values, list) else frozenset()
 
 
-def _told(value: Any) -> str:
+def _comparable(value: Any) -> str:
     """Return a value for comparing: to JSON Schema 1 and 1.0 are one."""
-    whole = isinstance(value, float) and value.is_integer()
-    return json.dumps(int(value) if whole else value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    return json.dumps(int(value) if is_whole else value)

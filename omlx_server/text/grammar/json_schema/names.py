@@ -5,17 +5,17 @@ from collections.abc import Mapping
 from typing import Any
 
 # Parts of a pattern that look around or back, and those in which such characters mean themselves.
-_PARTS = re.compile(
+_PATTERN_PARTS = re.compile(
     r"(?P<unusable>\(\?(?:<?[=!]|>|P=|#)|\\[bBGZk0-9<>])|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?", re.DOTALL
 )
 _ANNOTATIONS = frozenset(["title", "description", "examples", "$comment", "format", "default"])
 
 
 def is_usable(pattern: str) -> bool:
-    return not any(part["unusable"] for part in _PARTS.finditer(pattern))
+    return not any(part["unusable"] for part in _PATTERN_PARTS.finditer(pattern))
 
 
-def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
+def loosen_patterns(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema that allows all that `schema` allows, and more where patterns could
     overlap."""
     patterns = schema["patternProperties"]
@@ -28,7 +28,7 @@ def loosened(schema: Mapping[str, Any]) -> dict[str, Any]:
     return copy
 
 
-def with_names(schema: Mapping[str, Any], names: Any) -> dict[str, Any] | None:
+def with_property_names(schema: Mapping[str, Any], names: Any) -> dict[str, Any] | None:
     """Return `schema` with its property names held to `names`; None where that can't be
     enforced."""
     name_schema = {} if names is True else names

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.grammar.json_schema.closing import closed
+from omlx_server.text.grammar.json_schema.closing import close_objects
 from omlx_server.text.grammar.tools import Function, forced_calls
 from tests.text.grammar.walks import Words, accepts, validate, walk
 
@@ -167,7 +167,7 @@ def test_arguments_of_a_forced_call_have_nothing_else(
 def test_a_chain_of_references_ends_in_time() -> None:
     links = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}, A]} for i in range(10_000)}
     with pytest.raises(BadRequest, match="too many references"):
-        closed({"$ref": "#/$defs/d0", "$defs": {**links, "d10000": B}}, "schema")
+        close_objects({"$ref": "#/$defs/d0", "$defs": {**links, "d10000": B}}, "schema")
 
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])

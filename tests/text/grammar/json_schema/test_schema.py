@@ -7,7 +7,7 @@ import pytest
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar.json_schema.names import is_usable
-from omlx_server.text.grammar.json_schema.prepare import prepared
+from omlx_server.text.grammar.json_schema.prepare import prepare_schema
 
 
 def wrap(schema: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def wrap(schema: Any) -> dict[str, Any]:
 )
 def test_what_cannot_be_kept_is_refused_with_its_place(schema: Any, says: str) -> None:
     with pytest.raises(BadRequest) as raised:
-        prepared(wrap(schema), "schema")
+        prepare_schema(wrap(schema), "schema")
     assert says in raised.value.message
     assert raised.value.param == "schema"
 
@@ -65,25 +65,25 @@ def test_what_cannot_be_kept_is_refused_with_its_place(schema: Any, says: str) -
     ],
 )
 def test_annotations_names_and_values_are_no_keywords(schema: Any) -> None:
-    assert prepared(schema, "schema") == schema
+    assert prepare_schema(schema, "schema") == schema
 
 
 def test_what_says_nothing_is_left_out() -> None:
     idle = {"uniqueItems": False, "unevaluatedProperties": True, "format": "int32"}
-    assert prepared(wrap({"type": "integer", **idle}), "schema") == wrap({"type": "integer"})
+    assert prepare_schema(wrap({"type": "integer", **idle}), "schema") == wrap({"type": "integer"})
 
 
 @pytest.mark.parametrize("name", ["base64", "jwt", "e164", "cidrv4", "uri-reference", "int64"])
 def test_a_format_that_the_engine_does_not_know_only_annotates(name: str) -> None:
-    assert prepared(wrap({"type": "string", "format": name}), "s") == wrap({"type": "string"})
+    assert prepare_schema(wrap({"type": "string", "format": name}), "s") == wrap({"type": "string"})
     known = wrap({"type": "string", "format": "date-time"})
-    assert prepared(known, "s") == known
+    assert prepare_schema(known, "s") == known
 
 
 @pytest.mark.parametrize("names", [{"type": "string"}, True, {}, {"format": "x", "title": "t"}])
 def test_names_that_are_any_strings_say_nothing(names: Any) -> None:
     schema = {"type": "object", "additionalProperties": {"type": "integer"}}
-    assert prepared({**schema, "propertyNames": names}, "schema") == schema
+    assert prepare_schema({**schema, "propertyNames": names}, "schema") == schema
 
 
 def test_names_become_properties_or_a_pattern() -> None:
@@ -91,34 +91,34 @@ def test_names_become_properties_or_a_pattern() -> None:
     closed = {"type": "object", "additionalProperties": False}
     told: dict[str, Any] = {"type": "string", "enum": ["a", "b"]}
     both = {"properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
-    assert prepared({**schema, "propertyNames": told}, "schema") == {**closed, **both}
+    assert prepare_schema({**schema, "propertyNames": told}, "schema") == {**closed, **both}
     named = {"propertyNames": {"$ref": "#/$defs/n"}, "$defs": {"n": {"const": "a"}}}
     own = {"properties": {"a": True}, "$defs": {"n": {"const": "a"}}}
-    assert prepared({"type": "object", **named}, "schema") == {**closed, **own}
+    assert prepare_schema({"type": "object", **named}, "schema") == {**closed, **own}
     told = {"pattern": "^[a-z]+$"}
     pattern = {"patternProperties": {"^[a-z]+$": {"type": "integer"}}}
-    assert prepared({**schema, "propertyNames": told}, "schema") == {**closed, **pattern}
+    assert prepare_schema({**schema, "propertyNames": told}, "schema") == {**closed, **pattern}
 
 
 def test_integers_that_are_kept_are_enforced() -> None:
     kept = {"enum": [2**53, -(2**53), 1.5, 1e300, True, None, "9007199254740993"]}
-    assert prepared(kept, "schema") == kept
-    assert prepared({"const": 2**53 + 1}, "schema", lenient=True) == {}
+    assert prepare_schema(kept, "schema") == kept
+    assert prepare_schema({"const": 2**53 + 1}, "schema", lenient=True) == {}
 
 
 def test_a_count_may_be_written_with_a_point() -> None:
-    assert prepared({"maxLength": 3.0}, "schema") == {"maxLength": 3}
+    assert prepare_schema({"maxLength": 3.0}, "schema") == {"maxLength": 3}
 
 
 def test_a_lenient_schema_loses_what_cannot_be_kept() -> None:
     loose = wrap({"type": "array", "uniqueItems": True, "not": {}})
-    assert prepared(loose, "schema", lenient=True) == wrap({"type": "array"})
+    assert prepare_schema(loose, "schema", lenient=True) == wrap({"type": "array"})
 
 
 def test_what_a_lenient_schema_loses_is_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
     loose = {"not": {}, "properties": {"a": {"pattern": "(?=a)", "type": "string"}}}
     for _ in range(2):
-        made = prepared(loose, "tools.7.function.parameters", lenient=True)
+        made = prepare_schema(loose, "tools.7.function.parameters", lenient=True)
         assert made == {"properties": {"a": {"type": "string"}}}
     assert caplog.messages == [
         "tools.7.function.parameters: left out what can't be enforced: not, pattern"
@@ -127,7 +127,7 @@ def test_what_a_lenient_schema_loses_is_in_the_log_once(caplog: pytest.LogCaptur
 
 def test_patterns_of_names_that_could_meet_are_loosened_where_nothing_is_promised() -> None:
     def loose(**fields: Any) -> Any:
-        return prepared(fields, "schema", lenient=True)
+        return prepare_schema(fields, "schema", lenient=True)
 
     integer = {"type": "integer"}
     alone: dict[str, Any] = {"patternProperties": {"^a": integer}}
@@ -171,5 +171,5 @@ def test_a_long_pattern_is_looked_through_once() -> None:
 
 def test_the_clients_schema_is_left_as_it_was() -> None:
     schema = wrap({"uniqueItems": False})
-    prepared(schema, "schema")
+    prepare_schema(schema, "schema")
     assert schema == wrap({"uniqueItems": False})
