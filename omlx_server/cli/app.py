@@ -39,7 +39,7 @@ def main() -> None:
     ending.install_excepthook()
     # Else transformers advises to install PyTorch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    with ending.orderly():
+    with ending.flushing_stdout():
         typer.main.get_command(app)(prog_name="omlx-server")
 
 
@@ -52,8 +52,7 @@ def _print_version(is_wanted: bool) -> None:
 @app.callback()
 def omlx_server(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print it."),
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
     """An OpenAI-compatible LLM server on MLX, for your own machine.

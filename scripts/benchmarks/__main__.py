@@ -145,7 +145,7 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)
     except OmlxError as error:
-        sys.exit(output.report(error))
+        sys.exit(output.report_error(error))
 
 
 def _plan(quick: bool, only: str, repeats: int) -> Plan:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from omlx_server import settings
-from omlx_server.cli.shell.complete import complete_keys, complete_models, values_of
+from omlx_server.cli.shell.complete import complete_keys, complete_models, possible_values
 from omlx_server.cli.talk.commands import complete_clients
 from omlx_server.models.locate import candidates
 from tests.cli.home import CONFIG
@@ -112,14 +112,14 @@ def test_keys_and_clients() -> None:
 
 
 def test_values_of_settings(models: Path) -> None:
-    assert values_of("logging.level") == ["debug", "info", "warning", "error"]
-    assert values_of("memory.limit") == ["auto"]
-    assert values_of("web.enabled") == ["true", "false"]
-    assert "mine" in values_of("models.pinned")
-    assert "turboquant" in values_of("models.overrides.org/theirs.kv_cache.scheme")
-    assert "qwen3_coder" in values_of("models.overrides.org/theirs.tool_parser")
+    assert possible_values("logging.level") == ["debug", "info", "warning", "error"]
+    assert possible_values("memory.limit") == ["auto"]
+    assert possible_values("web.enabled") == ["true", "false"]
+    assert "mine" in possible_values("models.pinned")
+    assert "turboquant" in possible_values("models.overrides.org/theirs.kv_cache.scheme")
+    assert "qwen3_coder" in possible_values("models.overrides.org/theirs.tool_parser")
     for unlisted in ("server.port", "server.prot", "models.overrides.x", "auth.api_keys", ""):
-        assert values_of(unlisted) == []
+        assert possible_values(unlisted) == []
 
 
 def test_a_broken_config_offers_nothing(tmp_path: Path) -> None:

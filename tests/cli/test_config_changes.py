@@ -226,7 +226,7 @@ def test_a_closed_stdin_is_empty_and_no_terminal(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "stdin", None)
     for key in ("models.default", "auth.api_keys"):
-        assert change.run(key=key, value="-", config=None) == 0
+        assert change.set_value(key=key, value="-", config=None) == 0
     assert tomllib.loads(file.read_text())["models"]["default"] == ""
     with pytest.raises(UsageError, match="no terminal"):
         config_edit.run(config=None)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from omlx_server.cli.bench.measure import BenchPlan, ServerBench
-from omlx_server.cli.bench.result import Result, lines, ratios, read
+from omlx_server.cli.bench.result import Result, comparison_json, read_result, result_lines
 from omlx_server.cli.bench.target import BenchTarget
 from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell.output import show_json
@@ -15,7 +15,7 @@ from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import OmlxError, UsageError, how_to_install, system_errors_as
 
 PLAN = BenchPlan()
-Painter = Callable[[Result, Result | None, Path], None]
+SavePicture = Callable[[Result, Result | None, Path], None]
 
 
 def run(
@@ -27,26 +27,25 @@ def run(
     model: str,
     plan: BenchPlan = PLAN,
 ) -> int:
-    """Print the measured figures. Raises UsageError for a file, or without matplotlib or a
-    model, else OmlxError."""
-    painter = _painter(plot) if plot else None
-    before = read(against) if against else None
+    """Print the measured figures. Raises UsageError for a file or matplotlib, else OmlxError."""
+    save_picture = _picture_saver(plot) if plot else None
+    before = read_result(against) if against else None
     served = server.models()
     if not model and not served:
         raise UsageError(f"{server.url} names no model", hint="give --model, or --api-key")
-    result = asyncio.run(_measured(server, model or served[0], plan))
+    result = asyncio.run(_measure(server, model or served[0], plan))
     if not as_json:
-        print("\n".join(lines(result, before)))
-    if painter is not None and plot is not None:
+        print("\n".join(result_lines(result, before)))
+    if save_picture is not None and plot is not None:
         with system_errors_as(OmlxError, f"{plot} can't be written"):
-            painter(result, before, plot)
+            save_picture(result, before, plot)
     if as_json:  # last: an error of the picture is shown as JSON, too
-        compared = {"against": ratios(result, before)} if before else {}
-        show_json(result.as_json() | compared)
+        comparison = {"against": comparison_json(result, before)} if before else {}
+        show_json(result.as_json() | comparison)
     return 0
 
 
-async def _measured(server: ServerClient, model: str, plan: BenchPlan) -> Result:
+async def _measure(server: ServerClient, model: str, plan: BenchPlan) -> Result:
     begun = time.monotonic()
     with open_display() as display:
         async with BenchTarget(server, model) as target:
@@ -64,7 +63,8 @@ async def _measured(server: ServerClient, model: str, plan: BenchPlan) -> Result
     )
 
 
-def _painter(plot: Path) -> Painter:
+def _picture_saver(plot: Path) -> SavePicture:
+    """Return `save` of plot.py. Raises UsageError without its directory or matplotlib."""
     if not plot.absolute().parent.is_dir():
         raise UsageError(f"there is no directory {plot.absolute().parent}")
     try:

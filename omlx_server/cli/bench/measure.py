@@ -9,19 +9,19 @@ from statistics import median_low
 from omlx_server.cli.bench import words
 from omlx_server.cli.bench.result import Figure, FigureGroup
 from omlx_server.cli.bench.target import BenchPromptTooLong, BenchReply, BenchTarget, decode_rate
-from omlx_server.cli.bench.words import Message, Scale, scale_of, user
+from omlx_server.cli.bench.words import Message, Scale, scale_of, user_message
 
-# Reports progress: the stage, the part that is done, and the whole.
-Tell = Callable[[str, int, int], None]
+# Takes the stage, how much of it is done, and how much it is.
+ReportProgress = Callable[[str, int, int], None]
 _FEW_WORDS, _MANY_WORDS = 20, 100
-_WARM_UP_OUT = 8
+_WARM_UP_TOKENS = 8
 _FOLLOW_UP_WORDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """Lengths are in tokens. The rounds after the warm-up may take `seconds`; the longest
-    prompts and most streams give way."""
+    """The measurements. `lengths` are in tokens. The rounds after the warm-up may take `seconds`;
+    the longest prompts and most streams give way."""
 
     seconds: float = 60.0
     repeats: int = 3
@@ -37,166 +37,165 @@ class BenchPlan:
     turn_out: int = 16
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSlice:
-    """A slice of time, in seconds on one clock."""
-
-    start: float
-    end: float
-
-    def left(self, now: float) -> float:
-        return max(0.0, self.end - now)
-
-    def repeats(self, now: float, cost: float, most: int) -> int:
-        """Return how often `cost` seconds fit in, up to `most`."""
-        return most if cost <= 0 else min(most, int(self.left(now) / cost))
-
-
-def slices(start: float, seconds: float, *shares: float) -> list[TimeSlice]:
-    """Divide `seconds` from `start` on into one slice per share (0 to 1), and one for the rest."""
+def deadlines(start: float, seconds: float, *shares: float) -> list[float]:
+    """Return when each share (0 to 1) of `seconds` from `start` on ends, and when the rest does."""
     ends = [start + seconds * sum(shares[: i + 1]) for i in range(len(shares))]
-    ends.append(start + seconds)
-    return [TimeSlice(begin, end) for begin, end in zip([start, *ends], ends, strict=False)]
+    return [*ends, start + seconds]
+
+
+def fitting_repeats(seconds: float, cost: float, most: int) -> int:
+    """Return how often `cost` seconds fit into `seconds`, up to `most`."""
+    return most if cost <= 0 else min(most, int(max(0.0, seconds) / cost))
 
 
 class ServerBench:
     """Carries out a plan against one server. `notes` say what was left out, and why."""
 
-    def __init__(self, target: BenchTarget, plan: BenchPlan, tell: Tell) -> None:
+    def __init__(self, target: BenchTarget, plan: BenchPlan, report: ReportProgress) -> None:
         self.notes: list[str] = []
         self._target = target
         self._plan = plan
-        self._tell = tell
+        self._report = report
         self._scale = Scale()
-        # Seconds for a token of a prompt, and for one of an answer.
-        self._read = 0.0
-        self._decode = 0.0
+        # Measured in the warm-up, to know what there is time for; 0 while unknown.
+        self._prompt_token_seconds = 0.0
+        self._answer_token_seconds = 0.0
 
     async def run(self) -> list[Figure]:
         plan = self._plan
         await self._warm_up()
-        parts = slices(time.monotonic(), plan.seconds, plan.first_share, plan.decode_share)
-        first, decode, turns = parts
-        figures = await self._first_tokens(first)
-        figures += await self._decoding(decode)
-        figures += await self._turns(turns)
-        if not self._target.endless:
+        ends = deadlines(time.monotonic(), plan.seconds, plan.first_share, plan.decode_share)
+        figures = await self._measure_first_tokens(ends[0])
+        figures += await self._measure_decoding(ends[1])
+        figures += await self._measure_turns(ends[2])
+        if not self._target.takes_ignore_eos:
             self.notes.append("the server ends answers when it likes (it refuses ignore_eos)")
         return figures
 
     async def _warm_up(self) -> None:
-        self._tell("warm up", 0, 3)
-        few = await self._target.ask_first(words.fresh(_FEW_WORDS), _WARM_UP_OUT)
-        self._tell("warm up", 1, 3)
-        many = await self._target.ask(words.fresh(_MANY_WORDS), _WARM_UP_OUT)
-        self._tell("warm up", 2, 3)
+        self._report("warm up", 0, 3)
+        few = await self._target.ask_first(words.new_prompt(_FEW_WORDS), _WARM_UP_TOKENS)
+        self._report("warm up", 1, 3)
+        many = await self._target.ask(words.new_prompt(_MANY_WORDS), _WARM_UP_TOKENS)
+        self._report("warm up", 2, 3)
         self._scale = scale_of(_FEW_WORDS, few.prompt_tokens, _MANY_WORDS, many.prompt_tokens)
-        again = await self._target.ask(words.fresh(_MANY_WORDS), _WARM_UP_OUT)
-        self._learn(again)
-        stream = again.stream
-        self._decode = (stream.last - stream.first) / max(1, stream.tokens - 1)
-        self._tell("warm up", 3, 3)
+        timed = await self._target.ask(words.new_prompt(_MANY_WORDS), _WARM_UP_TOKENS)
+        self._learn_prompt_speed(timed)
+        stream = timed.stream
+        self._answer_token_seconds = (stream.last - stream.first) / max(1, stream.tokens - 1)
+        self._report("warm up", 3, 3)
 
-    def _learn(self, reply: BenchReply) -> None:
+    def _learn_prompt_speed(self, reply: BenchReply) -> None:
         if reply.prompt_tokens:
-            self._read = reply.stream.ttft / reply.prompt_tokens
+            self._prompt_token_seconds = reply.stream.ttft / reply.prompt_tokens
 
-    async def _first_tokens(self, part: TimeSlice) -> list[Figure]:
+    async def _measure_first_tokens(self, deadline: float) -> list[Figure]:
         figures: list[Figure] = []
-        for place, length in enumerate(self._plan.lengths):
-            self._tell("first tokens", place, len(self._plan.lengths))
-            times = part.repeats(time.monotonic(), length * self._read, self._plan.repeats)
-            if not times and place:
+        for index, length in enumerate(self._plan.lengths):
+            self._report("first tokens", index, len(self._plan.lengths))
+            cost = length * self._prompt_token_seconds
+            repeats = fitting_repeats(deadline - time.monotonic(), cost, self._plan.repeats)
+            if not repeats and index:
                 what = f"prompts of {length} tokens and more"
                 self.notes.append(f"{what} would take longer than the time there is")
                 break
             try:
-                figures += await self._first_token(length, max(1, times))
+                figures += await self._measure_cold_and_warm(length, max(1, repeats))
             except BenchPromptTooLong:
                 self.notes.append(f"the model's context is too short for {length} tokens")
                 break
-        self._tell("first tokens", 1, 1)
+        self._report("first tokens", 1, 1)
         return figures
 
-    async def _first_token(self, length: int, times: int) -> list[Figure]:
+    async def _measure_cold_and_warm(self, length: int, repeats: int) -> list[Figure]:
         cold, warm = [], []
-        for _ in range(times):
-            messages = words.fresh(self._scale.words(length))
+        for _ in range(repeats):
+            messages = words.new_prompt(self._scale.words(length))
             cold.append(await self._target.ask(messages, 1))
             warm.append(await self._target.ask(messages, 1))
-        self._learn(cold[-1])
-        return [_first(FigureGroup.COLD, length, cold), _first(FigureGroup.WARM, length, warm)]
+        self._learn_prompt_speed(cold[-1])
+        return [
+            _first_token_figure(FigureGroup.COLD, length, cold),
+            _first_token_figure(FigureGroup.WARM, length, warm),
+        ]
 
-    async def _decoding(self, part: TimeSlice) -> list[Figure]:
+    async def _measure_decoding(self, deadline: float) -> list[Figure]:
         figures: list[Figure] = []
         counts = self._plan.streams
-        for place, count in enumerate(counts):
-            self._tell("decoding", place, len(counts))
-            share = part.left(time.monotonic()) / (len(counts) - place)
-            out = self._out_tokens(count, share)
-            rates, drafted = await self._rates(count, out, share)
+        for index, count in enumerate(counts):
+            self._report("decoding", index, len(counts))
+            seconds = max(0.0, deadline - time.monotonic()) / (len(counts) - index)
+            most_tokens = self._answer_tokens(count, seconds)
+            rates, drafted = await self._decode_rates(count, most_tokens, seconds)
             if not rates:
                 self.notes.append(f"{count} streams never ran together, or there was no time")
                 break
             figures.append(Figure(FigureGroup.DECODE, count, tuple(rates), drafted=drafted))
-        self._tell("decoding", 1, 1)
+        self._report("decoding", 1, 1)
         return figures
 
-    def _out_tokens(self, count: int, share: float) -> int:
-        plan = self._plan
-        reading = count * plan.stream_tokens * self._read
-        fitting = (share / plan.repeats - reading) / (count * self._decode) if self._decode else 0
-        return max(plan.least_out_tokens, min(plan.out_tokens, int(fitting)))
+    def _answer_tokens(self, count: int, seconds: float) -> int:
+        """Return the length of answers of `count` streams that repeat the round in `seconds`."""
+        plan, fitting_tokens = self._plan, 0.0
+        if self._answer_token_seconds:
+            prompt_seconds = count * plan.stream_tokens * self._prompt_token_seconds
+            decode_seconds = seconds / plan.repeats - prompt_seconds
+            # As if the streams were decoded one after another.
+            fitting_tokens = decode_seconds / (count * self._answer_token_seconds)
+        return max(plan.least_out_tokens, min(plan.out_tokens, int(fitting_tokens)))
 
-    async def _rates(self, count: int, out: int, share: float) -> tuple[list[float], float | None]:
+    async def _decode_rates(
+        self, count: int, most_tokens: int, seconds: float
+    ) -> tuple[list[float], float | None]:
+        """Return each round's tokens per second, and the drafted share of all."""
         rates, answers = list[float](), list[BenchReply]()
-        cost, part = 0.0, TimeSlice(time.monotonic(), time.monotonic() + share)
+        cost, deadline = 0.0, time.monotonic() + seconds
         for number in range(self._plan.repeats):
-            if number and not part.repeats(time.monotonic(), cost, 1):
+            if number and time.monotonic() + cost > deadline:
                 break
             begun = time.monotonic()
-            replies = await asyncio.gather(*(self._stream(out) for _ in range(count)))
+            length = self._scale.words(self._plan.stream_tokens)
+            prompts = [words.new_prompt(length) for _ in range(count)]
+            asked = (self._target.ask(prompt, most_tokens) for prompt in prompts)
+            replies = await asyncio.gather(*asked)
             cost = time.monotonic() - begun
             rate = decode_rate([reply.stream for reply in replies])
             rates += [rate] if rate else []
             answers += replies
-        return rates, _drafted(answers)
+        return rates, _drafted_share(answers)
 
-    async def _stream(self, out: int) -> BenchReply:
-        prompt = words.fresh(self._scale.words(self._plan.stream_tokens))
-        return await self._target.ask(prompt, out)
-
-    async def _turns(self, part: TimeSlice) -> list[Figure]:
+    async def _measure_turns(self, deadline: float) -> list[Figure]:
         plan, talks = self._plan, list[list[BenchReply]]()
         begun = time.monotonic()
         for number in range(plan.repeats):
-            self._tell("turns", number, plan.repeats)
+            self._report("turns", number, plan.repeats)
             cost = (time.monotonic() - begun) / number if number else 0.0
-            if number and not part.repeats(time.monotonic(), cost, 1):
+            if number and time.monotonic() + cost > deadline:
                 break
-            talks.append(await self._talk())
-        self._tell("turns", 1, 1)
+            talks.append(await self._hold_talk())
+        self._report("turns", 1, 1)
         return [
-            _first(FigureGroup.TURN, turn, replies)
+            _first_token_figure(FigureGroup.TURN, turn, replies)
             for turn, replies in enumerate(zip(*talks, strict=True), start=1)
         ]
 
-    async def _talk(self) -> list[BenchReply]:
+    async def _hold_talk(self) -> list[BenchReply]:
         plan, replies = self._plan, list[BenchReply]()
-        messages: list[Message] = words.fresh(self._scale.words(plan.turn_tokens))
+        messages: list[Message] = words.new_prompt(self._scale.words(plan.turn_tokens))
         for _ in range(plan.turns):
             replies.append(await self._target.ask(messages, plan.turn_out))
             messages.append({"role": "assistant", "content": replies[-1].text})
-            messages.append(user(f"Go on, and use these: {words.drawn(_FOLLOW_UP_WORDS)}"))
+            more_words = words.random_words(_FOLLOW_UP_WORDS)
+            messages.append(user_message(f"Go on, and use these: {more_words}"))
         return replies
 
 
-def _drafted(replies: Sequence[BenchReply]) -> float | None:
+def _drafted_share(replies: Sequence[BenchReply]) -> float | None:
     drafted = [reply.drafted for reply in replies if reply.drafted is not None]
     return sum(drafted) / sum(reply.stream.tokens for reply in replies) if drafted else None
 
 
-def _first(group: FigureGroup, at: int, replies: Sequence[BenchReply]) -> Figure:
+def _first_token_figure(group: FigureGroup, at: int, replies: Sequence[BenchReply]) -> Figure:
     cached = [reply.cached for reply in replies if reply.cached is not None]
     return Figure(
         group,

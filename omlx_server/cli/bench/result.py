@@ -16,6 +16,8 @@ SCHEMA = 1
 
 
 class FigureGroup(Enum):
+    """A kind of figure."""
+
     COLD = "ttft_cold"
     WARM = "ttft_warm"
     DECODE = "decode"
@@ -50,9 +52,9 @@ _AT = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`values` are seconds, or tokens per second for DECODE. `at` is the number of prompt
-    tokens, streams, or the turn. `prompt_tokens` and `cached_tokens` are medians, `drafted` a
-    share; None if unknown."""
+    """One figure. `values` are seconds, or tokens per second for DECODE. `at` is the number of
+    prompt tokens, streams, or the turn. `prompt_tokens` and `cached_tokens` are medians,
+    `drafted` is a share (0 to 1); None if unknown."""
 
     group: FigureGroup
     at: int
@@ -109,7 +111,7 @@ class Result:
         return {"schema": SCHEMA, **asdict(self), **rounded}
 
 
-def read(path: Path) -> Result:
+def read_result(path: Path) -> Result:
     """Read a result of --json. Raises UsageError if the file is none."""
     try:
         document = msgspec.json.decode(path.read_bytes())
@@ -125,21 +127,21 @@ def read(path: Path) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The change of a figure. `ratio` is above 1 if the new median is better, 0 if unknown.
-    `is_clear`: the values of the runs do not overlap."""
+    """A figure's change: `ratio` > 1 is better, 0 unknown; if it `is_clear`, runs don't overlap."""
 
     ratio: float
     is_clear: bool
 
 
 def better_by(now: Figure, before: Figure) -> Gain:
-    new, old = now.median, before.median
-    better, worse = (new, old) if now.group.more_is_better else (old, new)
+    dividend, divisor = now.median, before.median
+    if not now.group.more_is_better:
+        dividend, divisor = divisor, dividend
     is_clear = min(now.values) > max(before.values) or max(now.values) < min(before.values)
-    return Gain(better / worse if worse else 0.0, is_clear)
+    return Gain(dividend / divisor if divisor else 0.0, is_clear)
 
 
-def ratios(result: Result, before: Result) -> dict[str, Any]:
+def comparison_json(result: Result, before: Result) -> dict[str, Any]:
     pairs = ((figure, before.find(figure.name)) for figure in result.figures)
     gains = {new.name: better_by(new, old) for new, old in pairs if old is not None}
     return {
@@ -154,47 +156,48 @@ def ratios(result: Result, before: Result) -> dict[str, Any]:
     }
 
 
-def lines(result: Result, before: Result | None) -> Iterator[str]:
+def result_lines(result: Result, before: Result | None) -> Iterator[str]:
     yield f"{result.model} at {result.url} ({result.server}), {result.seconds:.0f} s"
     if before is not None:
         yield f"against {before.model} at {before.url}, {before.created}"
     for group in FigureGroup:
         if figures := result.of(group):
             yield ""
-            yield _head(group, before)
-            yield from (_line(figure, before) for figure in figures)
+            yield _group_heading(group, before)
+            yield from (_figure_line(figure, before) for figure in figures)
     if result.notes:
         yield ""
         yield from (f"note: {note}" for note in result.notes)
 
 
-def _head(group: FigureGroup, before: Result | None) -> str:
+def _group_heading(group: FigureGroup, before: Result | None) -> str:
     title = f"{group.title} ({group.unit})"
     ratio = "   better by" if before else ""
-    counted = "drafted" if group is FigureGroup.DECODE else "cached/prompt"
-    return f"{title:<36}  median   smallest    largest{counted:>16}{ratio}"
+    share = "drafted" if group is FigureGroup.DECODE else "cached/prompt"
+    return f"{title:<36}  median   smallest    largest{share:>16}{ratio}"
 
 
-def _line(figure: Figure, before: Result | None) -> str:
+def _figure_line(figure: Figure, before: Result | None) -> str:
     at = _AT[figure.group].format(figure.at).replace("1 streams", "1 stream")
-    values = figure.values
-    spread = (_number(min(values)), _number(max(values))) if len(values) > 1 else ("-", "-")
-    shown = "".join(f"{number:>11}" for number in (_number(figure.median), *spread))
-    return f"  {at:<30}{shown}{_counted(figure):>16}{_ratio(figure, before)}"
+    smallest = largest = "-"
+    if len(figure.values) > 1:
+        smallest, largest = _number(min(figure.values)), _number(max(figure.values))
+    columns = f"{_number(figure.median):>11}{smallest:>11}{largest:>11}"
+    return f"  {at:<30}{columns}{_share_in_words(figure):>16}{_ratio_column(figure, before)}"
 
 
 def _number(value: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
-def _counted(figure: Figure) -> str:
+def _share_in_words(figure: Figure) -> str:
     if figure.group is FigureGroup.DECODE:
         return "?" if figure.drafted is None else f"{100 * figure.drafted:.0f} %"
     cached = "?" if figure.cached_tokens is None else figure.cached_tokens
     return f"{cached}/{figure.prompt_tokens or '?'}"
 
 
-def _ratio(figure: Figure, before: Result | None) -> str:
+def _ratio_column(figure: Figure, before: Result | None) -> str:
     old = before.find(figure.name) if before else None
     if old is None:
         return f"{'-':>12}" if before else ""

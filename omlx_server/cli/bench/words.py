@@ -1,5 +1,4 @@
-"""Prompts of about a length in tokens, for an unknown tokenizer. Each starts with its own random
-word, so that no cache helps."""
+"""Prompts of about a length in tokens. Each starts with its own random word, so no cache helps."""
 
 import random
 import secrets
@@ -35,13 +34,13 @@ def scale_of(few: int, tokens_of_few: int, many: int, tokens_of_many: int) -> Sc
     return Scale(tokens_of_few - per_word * few, per_word)
 
 
-def user(text: str) -> Message:
+def user_message(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def fresh(words: int) -> list[Message]:
-    return [user(f"{secrets.token_hex(8)} {TASK} {drawn(words)}")]
+def new_prompt(words: int) -> list[Message]:
+    return [user_message(f"{secrets.token_hex(8)} {TASK} {random_words(words)}")]
 
 
-def drawn(words: int) -> str:
-    return " ".join(random.Random(secrets.token_bytes(8)).choices(_WORDS, k=words))
+def random_words(count: int) -> str:
+    return " ".join(random.Random(secrets.token_bytes(8)).choices(_WORDS, k=count))

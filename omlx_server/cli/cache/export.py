@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from omlx_server.cli.cache.cache import of_model, opened
+from omlx_server.cli.cache.cache import namespaces_of_model, open_cold_tier
 from omlx_server.cli.cache.prompt_file import tokens_of_conversation, tokens_of_text
-from omlx_server.cli.shell.output import STDOUT, count_blocks, show_json, visible
+from omlx_server.cli.shell.output import STDOUT, counted, show_json, visible
 from omlx_server.cli.shell.progress import Display, open_display
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.record import PackedArrays
@@ -42,73 +42,79 @@ def run(
             "what is to be exported?", hint="give --prompt FILE or --conversation FILE"
         )
     _check_output(output)
-    with opened(cache) as cold, open_display() as display:
-        use, about = _chosen(cold, model)
+    with open_cold_tier(cache) as cold, open_display() as display:
+        use, description = _choose_namespace(cold, model)
         if prompt is not None:
-            prompts = tokens_of_text(Path(about.path), prompt)
+            prompts = tokens_of_text(Path(description.path), prompt)
         else:
-            prompts = tokens_of_conversation(Path(about.path), conversation or "")
-        sizes = {file.name: file.nbytes for file in cold.blocks()}
-        candidates = (_find(cold, about, sizes, display, tokens) for tokens in prompts)
-        prompt_blocks = max(candidates, key=lambda blocks: blocks.prefix.tokens)
+            prompts = tokens_of_conversation(Path(description.path), conversation or "")
+        file_bytes = {file.name: file.nbytes for file in cold.blocks()}
+        candidates = [_find_blocks(cold, description, file_bytes, display, ids) for ids in prompts]
+        prompt_blocks = max(candidates, key=lambda candidate: candidate.prefix.tokens)
         if not prompt_blocks.members:
             raise OmlxError(
                 f"nothing of this is stored for {visible(use.model)}: what a running server uses "
                 "is in its memory (POST /v1/cache/export), and what came with a cache_salt is kept "
                 "apart"
             )
-        whose = ArchiveOrigin(about.namespace, use.model, about.block_size, int(time.time()))
+        now = int(time.time())
+        origin = ArchiveOrigin(description.namespace, use.model, description.block_size, now)
         is_pipe, path = output == STDOUT, Path(output)
         destination = nullcontext(sys.stdout.buffer) if is_pipe else replacing(path, FILE_MODE)
         with system_errors_as(OmlxError, f"{output} can't be written"), destination as out:
-            nbytes = write_archive(out, whose, prompt_blocks.members)
+            nbytes = write_archive(out, origin, prompt_blocks.members)
             out.flush()
     _report(output, use, prompt_blocks, nbytes, as_json=as_json)
     return 0
 
 
-def _chosen(cold: ColdDirectory, model: str | None) -> tuple[NamespaceUse, NamespaceDescription]:
+def _choose_namespace(
+    cold: ColdDirectory, model: str | None
+) -> tuple[NamespaceUse, NamespaceDescription]:
     uses = [use for use in cold.uses() if use.blocks]
     if not uses:
         raise OmlxError(f"nothing is stored in {cold.root}", hint=_IN_MEMORY)
-    chosen = uses if model is None else of_model(uses, model)
+    chosen = uses if model is None else namespaces_of_model(uses, model)
     if len(chosen) > 1:
         listed = ", ".join(f"{use.id} ({visible(use.model or '?')})" for use in chosen)
         raise UsageError(
             f"{len(chosen)} models or formats are there", hint=f"--model with {listed}"
         )
     (use,) = chosen
-    about = use.description
-    if about is None or not about.path:
+    description = use.description
+    if description is None or not description.path:
         raise OmlxError(
             f"the model of {use.id} has not been served from here, so its tokenizer is not known"
         )
-    if about.model_is_there is False:
+    if description.model_is_there is False:
         raise OmlxError(
-            f"{visible(use.model)} is gone from {visible(about.path)}, and with it its tokenizer"
+            f"{visible(use.model)} is gone from {visible(description.path)}, and with it its "
+            "tokenizer"
         )
     if not cold.has_secret():
         raise OmlxError(
             f"the secret in {cold.root} is missing or damaged: nothing there can be used"
         )
-    return use, about
+    return use, description
 
 
 @dataclass(frozen=True, slots=True)
 class _PromptBlocks:
+    """The stored blocks at the beginning of one prompt."""
+
     prompt_tokens: int
     prefix: StoredPrefix
     members: list[ArchiveMember]
 
 
-def _find(
+def _find_blocks(
     cold: ColdDirectory,
-    about: NamespaceDescription,
-    sizes: Mapping[Name, int],
+    description: NamespaceDescription,
+    file_bytes: Mapping[Name, int],
     display: Display,
     tokens: tuple[int, ...],
 ) -> _PromptBlocks:
-    namespace, total = namespace_id(about.namespace), len(tokens)
+    namespace, all_tokens = namespace_id(description.namespace), len(tokens)
     usable: dict[BlockKey, ArchiveMember] = {}
 
     def load(name: Name) -> PackedArrays:
@@ -116,22 +122,22 @@ def _find(
         if block is None:
             raise OmlxError("a block went away meanwhile: try again")
         record, packed = block
-        display.update("writing", record.stop, total)
+        display.update("writing", record.stop, all_tokens)
         return packed
 
-    def is_usable(key: BlockKey) -> bool:
+    def is_usable(key: BlockKey) -> bool:  # it also remembers the member
         name = Name.of(namespace, key)
-        block = cold.read(name) if name in sizes else None
+        block = cold.read(name) if name in file_bytes else None
         if block is None:
             return False
         record, _ = block
-        usable[key] = ArchiveMember(record, sizes[name], partial(load, name))
-        display.update("checking blocks", record.stop, total)
+        usable[key] = ArchiveMember(record, file_bytes[name], partial(load, name))
+        display.update("checking blocks", record.stop, all_tokens)
         return True
 
-    start = root_key(about.namespace, b"")
-    prefix = find_stored_prefix(start, tokens, about.block_size, is_usable)
-    return _PromptBlocks(total, prefix, [usable[key] for key in prefix.keys])
+    start = root_key(description.namespace, b"")
+    prefix = stored_prefix(start, tokens, description.block_size, is_usable)
+    return _PromptBlocks(all_tokens, prefix, [usable[key] for key in prefix.keys])
 
 
 def _check_output(output: str) -> None:
@@ -164,9 +170,10 @@ def _report(
         }
         show_json(document, stream)
         return
-    what = f"{count_blocks(len(prefix.blocks))}{' and a state' if prefix.checkpoint else ''}"
+    state = " and a state" if prefix.checkpoint else ""
+    place = "the archive" if output == STDOUT else output
     print(
         f"{prefix.tokens} of {prompt_blocks.prompt_tokens} prompt tokens of {visible(use.model)}, "
-        f"{what}, {decimal(nbytes)}, are in {'the archive' if output == STDOUT else output}.",
+        f"{counted(len(prefix.blocks), 'block')}{state}, {decimal(nbytes)}, are in {place}.",
         file=stream,
     )

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 
 from rich.filesize import decimal
 
-from omlx_server.cli.cache.cache import opened, take_stock
-from omlx_server.cli.shell.output import count_blocks, say, show_json, visible
+from omlx_server.cli.cache.cache import open_cold_tier, take_stock
+from omlx_server.cli.shell.output import counted, say, show_json, visible
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.core.blocks.keys import namespace_id
 from omlx_server.core.blocks.record import Record
@@ -25,27 +25,28 @@ from omlx_server.store.inventory import ColdDirectory, evictions_for
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.secret import load_secret
 
-_INSTEAD = "stop it, or let it do that itself: POST /v1/cache/import"
+_HINT = "stop it, or let it do that itself: POST /v1/cache/import"
 
 
 def run(cache: CacheSettings, *, archive: str, force: bool, as_json: bool) -> int:
-    with opened(cache, what="added", hint=_INSTEAD) as cold, _open(archive) as source:
-        manifest, blocks = _check(archive, source, cache)
-        warnings = _warnings(manifest.about, cold.uses(), cache, force=force)
+    with open_cold_tier(cache, change="added", hint=_HINT) as cold, _open_file(archive) as source:
+        manifest, blocks = _check_archive(archive, source, cache)
+        warnings = [*_warnings_about_model(manifest.about, cold.uses(), force=force)]
+        warnings += _warnings_about_settings(cache)
         with cold.writing(min_free_bytes=cache.cold_min_free_disk) as files:
             removed = _make_room(cold, files, cache, blocks)
-            added = _keep(cold, files, manifest.about, archive, source)
+            added = _write_blocks(cold, files, manifest.about, archive, source)
     document = _document(archive, cold, manifest, added, removed)
     if as_json:
         show_json({**document, "warnings": warnings})
         return 0
     for warning in warnings:
         say(f"warning: {warning}")
-    print(_words(document, removed))
+    print(_summary(document, removed))
     return 0
 
 
-def _open(archive: str) -> BinaryIO:
+def _open_file(archive: str) -> BinaryIO:
     path = Path(archive)
     if path.exists() and not path.is_file():
         raise UsageError(f"{archive} is not a file")
@@ -53,28 +54,30 @@ def _open(archive: str) -> BinaryIO:
         return path.open("rb")
 
 
-def _check(
+def _check_archive(
     archive: str, source: BinaryIO, cache: CacheSettings
 ) -> tuple[Manifest, list[tuple[Record, int]]]:
-    blocks, done = [], 0
-    with _named(archive), open_display() as display:
-        whole = read_archive(source, max_bytes=sys.maxsize)
-        manifest = whole.manifest
-        total, limit = sum(manifest.sizes.values()), cache.cold_cache_max_bytes
-        if total > limit:
+    """Read all of it; return its manifest, and the records of its blocks with their bytes."""
+    blocks, checked_bytes = [], 0
+    with _archive_errors(archive), open_display() as display:
+        reader = read_archive(source, max_bytes=sys.maxsize)
+        manifest = reader.manifest
+        all_bytes, limit = sum(manifest.sizes.values()), cache.cold_cache_max_bytes
+        if all_bytes > limit:
             raise UsageError(
-                f"{archive} has {decimal(total)}, and the cold tier {decimal(limit)} at most",
-                hint=f"--set cache.cold_cache_max_bytes={total}, for servers as well",
+                f"{archive} has {decimal(all_bytes)}, and the cold tier {decimal(limit)} at most",
+                hint=f"--set cache.cold_cache_max_bytes={all_bytes}, for servers as well",
             )
-        for record, _ in whole:
-            blocks.append((record, manifest.sizes[record.key]))
-            done += manifest.sizes[record.key]
-            display.update("checking the archive", done, total)
+        for record, _ in reader:
+            nbytes = manifest.sizes[record.key]
+            blocks.append((record, nbytes))
+            checked_bytes += nbytes
+            display.update("checking the archive", checked_bytes, all_bytes)
     return manifest, blocks
 
 
 @contextmanager
-def _named(archive: str) -> Iterator[None]:
+def _archive_errors(archive: str) -> Iterator[None]:
     try:
         with system_errors_as(OmlxError, f"{archive} can't be read"):
             yield
@@ -82,56 +85,61 @@ def _named(archive: str) -> Iterator[None]:
         raise OmlxError(f"{archive} can't be used: {error}") from None
 
 
-def _warnings(
-    about: ArchiveOrigin, uses: list[NamespaceUse], cache: CacheSettings, *, force: bool
-) -> list[str]:
-    warnings = []
-    matches = [use for use in uses if use.id == namespace_id(about.namespace) and use.description]
-    model = visible(about.model or "?")
-    if not matches:
-        difference = _difference(about, uses)
-        if difference:
-            problem = f"{model} on this machine {difference}, so these blocks would never be used"
-            if not force:
-                raise OmlxError(f"{problem} (--force imports them all the same)")
-            warnings.append(problem)
-        else:
-            warnings.append(
-                f"no server has used {model} with this cache yet, so it is not known whether these "
-                "blocks fit it: they do if it is the very model that they were made with, with the "
-                "same settings. If not, no server ever uses them, and `omlx-server cache clear "
-                f"--model {namespace_id(about.namespace)}` removes them"
-            )
-    elif matches[0].model_is_there is False:
-        warnings.append(f"{model} is gone from {visible(matches[0].path)}")
-    reasons = {
-        "enabled is off": not cache.enabled,
-        "hot_cache_only is on": cache.hot_cache_only,
-        "remote is set": bool(cache.remote.reveal()),
-    }
-    for setting in (setting for setting, counts in reasons.items() if counts):
-        warnings.append(f"cache.{setting}: a server with these settings does not look here")
-    return warnings
+def _warnings_about_model(
+    origin: ArchiveOrigin, uses: list[NamespaceUse], *, force: bool
+) -> Iterator[str]:
+    """Yield why the blocks may never be used. Raises OmlxError if that is sure, unless `force`."""
+    namespace = namespace_id(origin.namespace)
+    model = visible(origin.model or "?")
+    known_use = next((use for use in uses if use.id == namespace and use.description), None)
+    if known_use is not None:
+        if known_use.model_is_there is False:
+            yield f"{model} is gone from {visible(known_use.path)}"
+    elif difference := _difference_here(origin, uses):
+        problem = f"{model} on this machine {difference}, so these blocks would never be used"
+        if not force:
+            raise OmlxError(f"{problem} (--force imports them all the same)")
+        yield problem
+    else:
+        yield (
+            f"no server has used {model} with this cache yet, so it is not known whether these "
+            "blocks fit it: they do if it is the very model that they were made with, with the "
+            "same settings. If not, no server ever uses them, and `omlx-server cache clear "
+            f"--model {namespace}` removes them"
+        )
 
 
-def _difference(about: ArchiveOrigin, uses: list[NamespaceUse]) -> str:
-    """Return how that model differs here; empty if unknown. A namespace is
-    FINGERPRINT|KV_FORMAT|BLOCK_TOKENS."""
-    theirs = about.namespace
-    ours = [u.description.namespace for u in uses if u.description and u.is_of(about.model)]
+def _warnings_about_settings(cache: CacheSettings) -> Iterator[str]:
+    note = "a server with these settings does not look here"
+    if not cache.enabled:
+        yield f"cache.enabled is off: {note}"
+    if cache.hot_cache_only:
+        yield f"cache.hot_cache_only is on: {note}"
+    if cache.remote.reveal():
+        yield f"cache.remote is set: {note}"
+
+
+def _difference_here(origin: ArchiveOrigin, uses: list[NamespaceUse]) -> str:
+    """Return how the model of this name differs here; empty if unknown."""
+    # A namespace is FINGERPRINT|KV_FORMAT|BLOCK_TOKENS.
+    fingerprint = origin.namespace.partition("|")[0]
+    fingerprint_and_format, _, their_block_tokens = origin.namespace.rpartition("|")
+    ours = [
+        use.description.namespace for use in uses if use.description and use.is_of(origin.model)
+    ]
     if not ours:
         return ""
-    same = [one for one in ours if one.partition("|")[0] == theirs.partition("|")[0]]
-    if not same:
+    ours = [name for name in ours if name.partition("|")[0] == fingerprint]
+    if not ours:
         return "has other weights, another tokenizer or another config"
-    same = [one for one in same if one.rpartition("|")[0] == theirs.rpartition("|")[0]]
-    if not same:
+    ours = [name for name in ours if name.rpartition("|")[0] == fingerprint_and_format]
+    if not ours:
         return "keeps its KV cache in another format"
-    size, their_size = (one.rpartition("|")[2] for one in (same[0], theirs))
-    return f"has blocks of {size} tokens, not {their_size} (cache.block_tokens)"
+    block_tokens = ours[0].rpartition("|")[2]
+    return f"has blocks of {block_tokens} tokens, not {their_block_tokens} (cache.block_tokens)"
 
 
-def _name(record: Record) -> Name:
+def _block_name(record: Record) -> Name:
     return Name.of(namespace_id(record.namespace), record.key)
 
 
@@ -139,15 +147,16 @@ def _make_room(
     cold: ColdDirectory, files: Files, cache: CacheSettings, blocks: list[tuple[Record, int]]
 ) -> list[StoredFile]:
     stored = {block.name: block for block in cold.blocks()}
-    new_bytes = sum(nbytes for record, nbytes in blocks if _name(record) not in stored)
+    stored_bytes = sum(block.nbytes for block in stored.values())
+    new_bytes = sum(nbytes for record, nbytes in blocks if _block_name(record) not in stored)
     removed: list[StoredFile] = []
-    if sum(block.nbytes for block in stored.values()) + new_bytes > cache.cold_cache_max_bytes:
-        names = evictions_for(blocks, take_stock(cold), cache.cold_cache_max_bytes)
+    if stored_bytes + new_bytes > cache.cold_cache_max_bytes:
+        names = room_for(blocks, take_stock(cold), cache.cold_cache_max_bytes)
         if names is None:
             raise OmlxError(f"there is no room in {cold.root}: what is pinned there stays")
         removed = [stored[name] for name in names]
-    free = files.free_bytes() + sum(block.nbytes for block in removed)
-    if free - new_bytes < cache.cold_min_free_disk:
+    free_bytes = files.free_bytes() + sum(block.nbytes for block in removed)
+    if free_bytes - new_bytes < cache.cold_min_free_disk:
         least = decimal(cache.cold_min_free_disk)
         raise OmlxError(
             f"{decimal(new_bytes)} would leave less than {least} of the disk free "
@@ -158,27 +167,28 @@ def _make_room(
     return removed
 
 
-def _keep(
-    cold: ColdDirectory, files: Files, about: ArchiveOrigin, archive: str, source: BinaryIO
+def _write_blocks(
+    cold: ColdDirectory, files: Files, origin: ArchiveOrigin, archive: str, source: BinaryIO
 ) -> int:
+    """Read the archive once more, and return how many blocks were not stored before."""
     added = 0
     key = load_secret(cold.root)
     files.write_description(
-        NamespaceDescription(about.namespace, about.model, "", about.block_size, time.time())
+        NamespaceDescription(origin.namespace, origin.model, "", origin.block_size, time.time())
     )
     source.seek(0)
-    with _named(archive), open_display() as display:
-        again = read_archive(source, max_bytes=sys.maxsize)
-        if again.manifest.about != about:
+    with _archive_errors(archive), open_display() as display:
+        reader = read_archive(source, max_bytes=sys.maxsize)
+        if reader.manifest.about != origin:
             raise BadArchive("it changed while it was read")
-        for done, (record, packed) in enumerate(again, start=1):
-            name = _name(record)
+        for number, (record, packed) in enumerate(reader, start=1):
+            name = _block_name(record)
             if cold.read(name) is not None:
                 files.touch(name, time.time())
             else:
                 files.put(name, encode(record, packed, key))
                 added += 1
-            display.update("importing", done, len(again.manifest.sizes))
+            display.update("importing", number, len(reader.manifest.sizes))
     return added
 
 
@@ -200,12 +210,12 @@ def _document(
     }
 
 
-def _words(document: Mapping[str, Any], removed: list[StoredFile]) -> str:
-    what = f"{document['tokens']} tokens of {visible(document['model'] or '?')}"
-    count, nbytes = document["blocks"] + document["states"], document["bytes"]
-    text = f"{count_blocks(count)} with {what}, {decimal(nbytes)}: {document['imported']} imported "
+def _summary(document: Mapping[str, Any], removed: list[StoredFile]) -> str:
+    blocks = counted(document["blocks"] + document["states"], "block")
+    text = f"{blocks} with {document['tokens']} tokens of {visible(document['model'] or '?')}, "
+    text += f"{decimal(document['bytes'])}: {document['imported']} imported "
     text += f"into {document['directory']}, {document['already_there']} there already."
     if removed:
-        nbytes = sum(block.nbytes for block in removed)
-        text += f" To make room, {count_blocks(len(removed))} of {decimal(nbytes)} were removed."
+        size = decimal(sum(block.nbytes for block in removed))
+        text += f" To make room, {counted(len(removed), 'block')} of {size} were removed."
     return text

@@ -21,18 +21,19 @@ def tokens_of_text(model: Path, name: str) -> list[tuple[int, ...]]:
     from omlx_server.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(model)
-    text = _read(name)
-    tokens = tuple(tokenizer.encode(text))
-    name_of_first = tokenizer.template_variables.get("bos_token")
-    first = tokenizer.token_id(name_of_first) if name_of_first else None
-    return [tokens] if first is None or tokens[:1] == (first,) else [tokens, (first, *tokens)]
+    tokens = tuple(tokenizer.encode(_read(name)))
+    bos_token = tokenizer.template_variables.get("bos_token")
+    bos_id = tokenizer.token_id(bos_token) if bos_token else None
+    if bos_id is None or tokens[:1] == (bos_id,):
+        return [tokens]
+    return [tokens, (bos_id, *tokens)]
 
 
 def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
     """Return the token ids of a JSON list of messages or a chat completion's body. Unless the
     last message is the assistant's, they end where the answer begins. Raises UsageError."""
-    body = _parse(name)
-    messages = _messages(body["messages"], name)
+    body = _read_body(name)
+    messages = _neutral_messages(body["messages"], name)
     from omlx_server.text.dialect import dialect_of
     from omlx_server.text.prompt import PromptRenderer
     from omlx_server.text.templates.template import ChatTemplate
@@ -48,9 +49,9 @@ def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
         effort=body.get("reasoning_effort"),
         budget=body.get("thinking_budget"),
     )
-    prompts = PromptRenderer(template, dialect, body.get("tools") or [], kwargs)
-    opens = messages[-1]["role"] != "assistant"
-    return [tuple(prompts.tokenize(prompts.fitted(messages), opens=opens))]
+    renderer = PromptRenderer(template, dialect, body.get("tools") or [], kwargs)
+    opens_answer = messages[-1]["role"] != "assistant"
+    return [tuple(renderer.tokenize(renderer.told(messages), opens=opens_answer))]
 
 
 def _read(name: str) -> str:
@@ -63,7 +64,7 @@ def _read(name: str) -> str:
         raise UsageError(f"{name} is not UTF-8 text") from None
 
 
-def _parse(name: str) -> Mapping[str, Any]:
+def _read_body(name: str) -> Mapping[str, Any]:
     try:
         value = json.loads(_read(name))
     except json.JSONDecodeError as error:
@@ -77,17 +78,17 @@ def _parse(name: str) -> Mapping[str, Any]:
     return body
 
 
-def _messages(items: Sequence[Any], name: str) -> list[dict[str, Any]]:
+def _neutral_messages(items: Sequence[Any], name: str) -> list[dict[str, Any]]:
     messages = []
     for index, message in enumerate(items):
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise UsageError(f"{name}: message {index} has no role", hint=_EXAMPLE)
-        texts = _texts(message, f"{name}: message {index}")
+        texts = _texts_of(message, f"{name}: message {index}")
         messages.append(neutral_message(message["role"], texts, message))
     return without_empty_systems(messages)
 
 
-def _texts(message: Mapping[str, Any], where: str) -> list[str]:
+def _texts_of(message: Mapping[str, Any], where: str) -> list[str]:
     content = message.get("content")
     if content is None and message["role"] == "assistant" and message.get("tool_calls"):
         return []

@@ -4,9 +4,9 @@ import getpass
 from contextlib import suppress
 from pathlib import Path
 
-from omlx_server.cli.config.show import value_in_force, warn, written
+from omlx_server.cli.config.show import as_toml, print_warnings, value_in_force
 from omlx_server.cli.shell import stdin
-from omlx_server.cli.shell.options import check_files, load_settings
+from omlx_server.cli.shell.options import check_chat_templates, load_settings
 from omlx_server.cli.shell.output import say
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Loaded, Settings, edit
@@ -17,18 +17,18 @@ from omlx_server.settings.values import SECRETS
 _MOST_BYTES = 1 << 20
 
 
-def run(*, key: str, value: str, config: Path | None) -> int:
+def set_value(*, key: str, value: str, config: Path | None) -> int:
     file = edit.file_to_change(config)
-    text = _from_stdin(key) if value == stdin.STDIN else value
+    text = _read_value(key) if value == stdin.STDIN else value
     if is_override(key):
-        check_files(_alone(key, text, file))
+        check_chat_templates(_settings_of_override(key, text, file))
     change = edit.set_key(file, key, text)
-    print(f"{key} = {written(key, change.value)}  # {file}")
+    print(f"{key} = {as_toml(key, change.value)}  # {file}")
     if change.was_open:
         say(f"{file} could be read by others; now it is for its owner only (chmod 600)")
     loaded = load_settings(file)
-    warn(loaded)
-    origin = loaded.origins[TABLE if is_override(key) else key]
+    print_warnings(loaded)
+    origin = _origin_of(key, loaded)
     if origin.startswith("env "):
         say(f"warning: {origin} wins over it")
     return 0
@@ -38,32 +38,37 @@ def unset(*, key: str, config: Path | None) -> int:
     file = edit.file_to_change(config)
     was_there = edit.unset_key(file, key)
     loaded = load_settings(config)
-    in_force = _in_force(key, loaded)
+    in_force = _in_force_in_words(key, loaded)
     if not was_there:
         raise OmlxError(f"{file} does not set {key}", hint=f"in force is {in_force}")
     print(f"{in_force}; {file} does not set it any more")
-    warn(loaded)
+    print_warnings(loaded)
     return 0
 
 
-def _in_force(key: str, loaded: Loaded) -> str:
+def _in_force_in_words(key: str, loaded: Loaded) -> str:
     try:
         value = value_in_force(key, loaded)
     except OmlxError:
         return f"{key} is not set"
-    return f"{key} = {written(key, value)}  # {loaded.origins[TABLE if is_override(key) else key]}"
+    return f"{key} = {as_toml(key, value)}  # {_origin_of(key, loaded)}"
 
 
-def _alone(key: str, text: str, file: Path) -> Settings:
+def _origin_of(key: str, loaded: Loaded) -> str:
+    return loaded.origins[TABLE if is_override(key) else key]
+
+
+def _settings_of_override(key: str, text: str, file: Path) -> Settings:
+    """Return settings with this override of a model and no other."""
     override = find_override(key)
-    value = override.read(text, f"file {file}")
-    for name in reversed(override.path[3:]):
-        value = {name: value}
-    tables = with_paths_from({override.model: value}, file.parent)
+    table = override.checked(text, f"file {file}")
+    for name in reversed(override.path[3:]):  # after models, overrides and the model's name
+        table = {name: table}
+    tables = with_paths_from({override.model: table}, file.parent)
     return Settings.of({"models": {"overrides": tables}})
 
 
-def _from_stdin(key: str) -> str:
+def _read_value(key: str) -> str:
     if key in SECRETS and stdin.is_terminal():
         with suppress(EOFError):
             return getpass.getpass(f"{key}: ")

@@ -7,8 +7,8 @@ import typer
 from omlx_server.cli.shell.command import Commands, ConfigOption, SetOption, flag
 from omlx_server.cli.shell.complete import (
     complete_keys,
+    complete_keys_of_file,
     complete_sections,
-    complete_set_keys,
     complete_values,
 )
 from omlx_server.cli.shell.output import say, show_json
@@ -100,15 +100,16 @@ def config_set(
     file invalid is refused, and the file stays as it is. A file with keys of clients is made
     readable by its owner only.
     """
-    from omlx_server.cli.config.change import run
+    from omlx_server.cli.config.change import set_value
 
-    return run(key=key, value=value, config=config_file)
+    return set_value(key=key, value=value, config=config_file)
 
 
 @config.command("unset")
 def config_unset(
     key: Annotated[
-        str, typer.Argument(metavar="KEY", autocompletion=complete_set_keys, help="As SECTION.KEY.")
+        str,
+        typer.Argument(metavar="KEY", autocompletion=complete_keys_of_file, help="As SECTION.KEY."),
     ],
     config_file: ConfigOption = None,
 ) -> int:

@@ -1,5 +1,4 @@
-"""`omlx-server config edit`: opens a draft of the config file. A valid draft replaces the file;
-an invalid one stays beside it."""
+"""`omlx-server config edit`: an editor changes a draft, which replaces the file if it is valid."""
 
 import os
 import shlex
@@ -17,7 +16,7 @@ from omlx_server.settings import edit
 from omlx_server.settings.layers import check_text, read_config
 
 _EDITORS = ("nano", "vi")
-_NEW = """\
+_NEW_CONFIG = """\
 # The settings of omlx-server that differ from their defaults. All there are, with what they do:
 # config/omlx.example.toml; with their defaults: `omlx-server config show`.
 
@@ -27,12 +26,12 @@ _NEW = """\
 
 
 def run(*, config: Path | None) -> int:
-    command = editor(os.environ, at_terminal=stdin.is_terminal() and sys.stdout.isatty())
+    command = editor_command(os.environ, at_terminal=stdin.is_terminal() and sys.stdout.isatty())
     file = edit.file_to_change(config)
-    before = read_config(file) if file.exists() else _NEW
+    before = read_config(file) if file.exists() else _NEW_CONFIG
     draft = file.with_name(f"{file.name}.draft.toml")
     edit.write_config(draft, read_config(draft) if draft.exists() else before)
-    after = _edited(draft, command)
+    after = _edit_until_valid(draft, command)
     if after == before:
         print("Nothing has changed.")
     else:
@@ -42,9 +41,9 @@ def run(*, config: Path | None) -> int:
     return 0
 
 
-def _edited(draft: Path, command: Sequence[str]) -> str:
+def _edit_until_valid(draft: Path, command: Sequence[str]) -> str:
     while True:
-        _open(draft, command)
+        _run_editor(draft, command)
         text = read_config(draft)
         try:
             check_text(text, draft)
@@ -58,31 +57,30 @@ def _edited(draft: Path, command: Sequence[str]) -> str:
         return text
 
 
-def _open(file: Path, command: Sequence[str]) -> None:
+def _run_editor(file: Path, command: Sequence[str]) -> None:
     with system_errors_as(UsageError, f"{command[0]} can't be started", "set EDITOR"):
-        done = subprocess.run([*command, str(file)], check=False)
-    if done.returncode:
+        process = subprocess.run([*command, str(file)], check=False)
+    if process.returncode:
         raise UsageError(
-            f"{command[0]} ended with code {done.returncode}, so nothing was changed",
+            f"{command[0]} ended with code {process.returncode}, so nothing was changed",
             hint=f"the draft is {file}",
         )
 
 
-def editor(environ: Mapping[str, str], *, at_terminal: bool) -> list[str]:
-    """Return the command of $VISUAL or $EDITOR, else, `at_terminal` only, nano or vi. Raises
-    UsageError if there is none."""
+def editor_command(environ: Mapping[str, str], *, at_terminal: bool) -> list[str]:
+    """Return $VISUAL or $EDITOR; `at_terminal`, else nano or vi. Raises UsageError without any."""
     try:
-        named = shlex.split(environ.get("VISUAL") or environ.get("EDITOR") or "")
+        command = shlex.split(environ.get("VISUAL") or environ.get("EDITOR") or "")
     except ValueError as error:
         raise UsageError(f"EDITOR is no command: {error}", hint="EDITOR=vim, for example") from None
-    if named:
-        return named
+    if command:
+        return command
     if not at_terminal:
         raise UsageError(
             "there is no terminal to edit on",
             hint="`omlx-server config set KEY VALUE` changes one key; EDITOR names a program",
         )
-    program = next(filter(shutil.which, _EDITORS), None)
-    if program is None:
-        raise UsageError("there is no editor", hint="set EDITOR, for example EDITOR=vim")
-    return [program]
+    for program in _EDITORS:
+        if shutil.which(program):
+            return [program]
+    raise UsageError("there is no editor", hint="set EDITOR, for example EDITOR=vim")

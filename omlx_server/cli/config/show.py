@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server import settings
-from omlx_server.cli.shell.options import check_all, load_settings
+from omlx_server.cli.shell.options import check_model_overrides, load_settings
 from omlx_server.cli.shell.output import say, show_json, show_result
 from omlx_server.settings.layers import check_key
 from omlx_server.settings.override_keys import find_override, is_override
@@ -18,15 +18,15 @@ from omlx_server.store.mediums.remote import scheme_of
 
 def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     loaded = load_settings(config, sets)
-    show_result(_document(loaded), _toml(loaded, origin=origin), as_json=as_json)
+    show_result(_json_document(loaded), _toml_lines(loaded, origin=origin), as_json=as_json)
     return 0
 
 
 def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     loaded = load_settings(config, sets)
     if key in SECTIONS:
-        values = _document(loaded)["settings"][key]
-        show_result(values, _section(loaded, key, origin=False), as_json=as_json)
+        values = _json_document(loaded)["settings"][key]
+        show_result(values, _section_lines(loaded, key, origin=False), as_json=as_json)
         return 0
     value = value_in_force(key, loaded)
     if as_json or isinstance(value, dict):
@@ -34,25 +34,24 @@ def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) ->
     elif is_size(key) and isinstance(value, int):
         print(format_size(value))
     else:
-        print(value if isinstance(value, str) else written(key, value))
+        print(value if isinstance(value, str) else as_toml(key, value))
     return 0
 
 
 def validate(*, config: Path | None) -> int:
-    """Print warnings. Raises ConfigError for what `serve` would refuse."""
+    """Print warnings; raise ConfigError for what `serve` would refuse."""
     loaded = load_settings(config)
-    check_all(loaded.settings)
+    check_model_overrides(loaded.settings)
     cache = loaded.settings.cache
     if cache.remote and cache.has_cold:
         scheme_of(cache.remote.reveal())
-    warn(loaded)
+    print_warnings(loaded)
     print(f"{loaded.source or 'No config file: the defaults and the environment'}: valid")
     return 0
 
 
 def value_in_force(dotted: str, loaded: settings.Loaded) -> object:
-    """Return a key's value for JSON. Raises ConfigError for an unknown key, OmlxError for an
-    unset override."""
+    """Return a key's value for JSON. Raises ConfigError if unknown, OmlxError if unset."""
     if is_override(dotted):
         models = loaded.settings.models.overrides
         return find_override(dotted, models).value_in(loaded.settings)
@@ -60,12 +59,12 @@ def value_in_force(dotted: str, loaded: settings.Loaded) -> object:
     return plain(value_of(loaded.settings, dotted))
 
 
-def warn(loaded: settings.Loaded) -> None:
+def print_warnings(loaded: settings.Loaded) -> None:
     for warning in settings.warnings(loaded):
         say(f"warning: {warning}")
 
 
-def _document(loaded: settings.Loaded) -> dict[str, Any]:
+def _json_document(loaded: settings.Loaded) -> dict[str, Any]:
     values = {
         name: {key: plain(value) for key, value in section} for name, section in loaded.settings
     }
@@ -73,30 +72,31 @@ def _document(loaded: settings.Loaded) -> dict[str, Any]:
     return {"source": source, "settings": values, "origins": dict(loaded.origins)}
 
 
-def _toml(loaded: settings.Loaded, *, origin: bool) -> Iterator[str]:
+def _toml_lines(loaded: settings.Loaded, *, origin: bool) -> Iterator[str]:
     yield f"# config file: {loaded.source or 'none found'}"
     for name, _ in loaded.settings:
         yield f"\n[{name}]"
-        yield from _section(loaded, name, origin=origin)
+        yield from _section_lines(loaded, name, origin=origin)
 
 
-def _section(loaded: settings.Loaded, name: str, *, origin: bool) -> Iterator[str]:
+def _section_lines(loaded: settings.Loaded, name: str, *, origin: bool) -> Iterator[str]:
     for key, value in getattr(loaded.settings, name):
         dotted = f"{name}.{key}"
-        line = f"{key} = {written(dotted, plain(value))}"
+        line = f"{key} = {as_toml(dotted, plain(value))}"
         yield f"{line:<48}  # {loaded.origins[dotted]}" if origin else line
 
 
-def written(dotted: str, value: object) -> str:
-    """Return the value as TOML; a size gets its unit."""
+def as_toml(dotted: str, value: object) -> str:
+    """Return the value on one line of TOML; a size gets its unit."""
     if is_size(dotted) and isinstance(value, int):
         value = format_size(value)
-    return _on_a_line(value)
+    return _inline_toml(value)
 
 
-def _on_a_line(value: object) -> str:
+def _inline_toml(value: object) -> str:
     if isinstance(value, dict):
-        items = ", ".join(f"{_on_a_line(key)} = {_on_a_line(item)}" for key, item in value.items())
+        pairs = (f"{_inline_toml(key)} = {_inline_toml(item)}" for key, item in value.items())
+        items = ", ".join(pairs)
         return f"{{ {items} }}" if items else "{}"
     if isinstance(value, float):
         return repr(value)

@@ -11,15 +11,15 @@ from omlx_server.cli.launch.target import LEAST_CONTEXT, LaunchTarget
 from omlx_server.settings.types import own_place
 
 KEY_VARIABLE = "OMLX_API_KEY"
-_LEAST_OF_CLAUDE = 48_000
-"""It keeps 13,000 tokens free beside the answer, and its own prompt has 17,000."""
-_FILES = "~/.cache/omlx_server/launch"
+# In tokens: it keeps 13,000 free beside the answer, and its own prompt has 17,000.
+_CLAUDE_LEAST_CONTEXT = 48_000
+_FILES_DIRECTORY = "~/.cache/omlx_server/launch"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchCommand:
     """How a client is started. Variables in `unset` would lead it to another server. `files` are
-    contents by path; `install` installs the client."""
+    contents by path; `install` installs the client; `least_context` is in tokens."""
 
     install: str
     command: tuple[str, ...]
@@ -42,10 +42,10 @@ def _claude(target: LaunchTarget) -> LaunchCommand:
     if target.context:  # else it takes 200,000 tokens, and answers of 32,000
         environ["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] = str(target.context)
         environ["CLAUDE_CODE_MAX_OUTPUT_TOKENS"] = str(target.output)
-    other_servers = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX")
+    of_other_servers = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX")
     install = "npm install -g @anthropic-ai/claude-code"
     return LaunchCommand(
-        install, ("claude",), environ, unset=other_servers, least_context=_LEAST_OF_CLAUDE
+        install, ("claude",), environ, unset=of_other_servers, least_context=_CLAUDE_LEAST_CONTEXT
     )
 
 
@@ -120,7 +120,7 @@ def _aider_metadata(name: str, target: LaunchTarget) -> tuple[Path, str]:
     }
     content = _json({name: limits})
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-    return own_place(_FILES) / f"aider-{digest}.json", content
+    return own_place(_FILES_DIRECTORY) / f"aider-{digest}.json", content
 
 
 def _json(value: object) -> str:

@@ -1,5 +1,4 @@
-"""`omlx-server launch`: becomes a coding agent that uses this server. An API key is passed on,
-but never printed."""
+"""`omlx-server launch`: becomes a coding agent that uses this server. Never prints an API key."""
 
 import os
 import shlex
@@ -8,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omlx_server.cli.launch.clients import CLIENTS, KEY_VARIABLE, LaunchCommand
-from omlx_server.cli.launch.target import NO_KEY, short_context, target_of
+from omlx_server.cli.launch.target import NO_KEY, short_context_warning, target_of
 from omlx_server.cli.server_client.address import server_of
 from omlx_server.cli.server_client.http import socket_of
 from omlx_server.cli.shell.options import load_settings
@@ -18,13 +17,7 @@ from omlx_server.settings.whole_file import PRIVATE_FILE, replacing
 
 
 def run(
-    *,
-    client: str,
-    arguments: Sequence[str],
-    show: bool,
-    model: str,
-    url: str,
-    config: Path | None,
+    client: str, *, arguments: Sequence[str], show: bool, model: str, url: str, config: Path | None
 ) -> int:
     if client not in CLIENTS:
         raise UsageError(f"{client} is not known", hint=f"known are {', '.join(CLIENTS)}")
@@ -37,21 +30,21 @@ def run(
         )
     target = target_of(server, model, settings, must_answer=not show)
     launch = CLIENTS[client](target)
-    needs = f"{client} needs", launch.least_context
-    if warning := short_context(target.model, target.context, *needs):
+    needs, least = f"{client} needs", launch.least_context
+    if warning := short_context_warning(target.model, target.context, needs, least):
         say(f"warning: {warning}")
     if not target.context:
         say(f"note: the size of the context of {target.model} is not known, so it is left out")
     if show:
-        _write(launch)
+        _write_files(launch)
         if target.key not in (NO_KEY, os.environ.get(KEY_VARIABLE)):
             say(f"note: the key stands in auth.api_keys; the shell needs it in {KEY_VARIABLE}")
         print(as_shell(launch, arguments, target.key))
         return 0
-    return _exec(client, launch, arguments)
+    return _become_client(client, launch, arguments)
 
 
-def _write(launch: LaunchCommand) -> None:
+def _write_files(launch: LaunchCommand) -> None:
     for path, content in launch.files.items():
         with system_errors_as(OmlxError, f"{path} can't be written"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,19 +52,21 @@ def _write(launch: LaunchCommand) -> None:
                 file.write(content.encode())
 
 
-def _exec(client: str, launch: LaunchCommand, arguments: Sequence[str]) -> int:
+def _become_client(client: str, launch: LaunchCommand, arguments: Sequence[str]) -> int:
     program = shutil.which(launch.command[0])
     if program is None:
         raise UsageError(f"{client} is not on the PATH", hint=f"install it: {launch.install}")
-    _write(launch)
-    environ = {k: v for k, v in os.environ.items() if k not in launch.unset}
+    _write_files(launch)
+    environ = {name: os.environ[name] for name in os.environ if name not in launch.unset}
     with system_errors_as(OmlxError, f"{program} can't be started"):
         os.execve(program, [*launch.command, *arguments], {**environ, **launch.environ})
 
 
 def as_shell(launch: LaunchCommand, arguments: Sequence[str], key: str) -> str:
     """Return the shell command that starts the client; it names the key as $OMLX_API_KEY."""
-    words = ["env", *(part for name in launch.unset for part in ("-u", name))]
+    words = ["env"]
+    for name in launch.unset:
+        words += ["-u", name]
     words += [f"{name}={value}" for name, value in launch.environ.items()]
     return " ".join(_quoted(word, key) for word in [*words, *launch.command, *arguments])
 
@@ -79,4 +74,5 @@ def as_shell(launch: LaunchCommand, arguments: Sequence[str], key: str) -> str:
 def _quoted(word: str, key: str) -> str:
     if key == NO_KEY or key not in word:
         return shlex.quote(word)
-    return f'"${KEY_VARIABLE}"'.join(shlex.quote(part) if part else "" for part in word.split(key))
+    texts_around_key = [shlex.quote(text) if text else "" for text in word.split(key)]
+    return f'"${KEY_VARIABLE}"'.join(texts_around_key)

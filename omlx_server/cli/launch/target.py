@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from omlx_server.cli.server_client.http import NoAnswer, ServerClient
@@ -9,13 +10,13 @@ from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.errors import UsageError
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings
-from omlx_server.settings.overrides import context_of as context_under
+from omlx_server.settings.overrides import context_of
 
 NO_KEY = "none-needed"
 LEAST_CONTEXT = 32_000
 """Tokens that agents need. Their own prompts and tools take 5,000 to 17,000 of them (measured)."""
 
-_MOST_OUTPUT = 32_000
+_MOST_OUTPUT = 32_000  # tokens
 _HELLO = [{"role": "user", "content": "Hello"}]
 
 Listing = Mapping[str, Any]
@@ -24,8 +25,7 @@ Listing = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LaunchTarget:
-    """The server and model for a client. `key` is never empty: clients insist on one. `context`
-    is in tokens, 0 if unknown."""
+    """The server and model for a client. `key` is never empty. `context`: tokens, 0 if unknown."""
 
     url: str
     model: str
@@ -46,44 +46,46 @@ def target_of(
     model by its files. Raises NoAnswer if the server `must_answer`, UsageError if the model is
     unknown or can't chat, else OmlxError."""
     usual = model or settings.models.default or STARTER.name
-    served = _served(server, usual, settings, must_answer=must_answer)
-    chosen = choose(server.url, served, model) or usual
-    listing = served.get(chosen, {})
-    context = context_of(listing)
+    listings = _listings(server, usual, settings, must_answer=must_answer)
+    chosen = choose_model(server.url, listings, model) or usual
+    listing = listings.get(chosen, {})
+    context = listed_context(listing)
     if must_answer:
-        context = _asked(server, chosen, served) or context
+        context = _context_when_loaded(server, chosen, listings) or context
     takes_images = "image" in _architecture(listing, "input_modalities")
     return LaunchTarget(server.url, chosen, server.key or NO_KEY, takes_images, context)
 
 
-def choose(url: str, served: Mapping[str, Listing], model: str) -> str:
+def choose_model(url: str, listings: Mapping[str, Listing], model: str) -> str:
     """Return `model`, or else the first that chats, if any. Ollama's `NAME:latest` means NAME.
     Raises UsageError if the model is not served or can't chat."""
-    if not served:
+    if not listings:
         return model
-    if model not in served:
+    if model not in listings:
         model = model.removesuffix(":latest")
-    if model and model not in served:
-        raise UsageError(f"{url} does not serve {model}", hint=f"it has {', '.join(served)}")
-    chosen = model or next(filter(lambda name: chats(served[name]), served), next(iter(served)))
-    if not chats(served[chosen]):
-        raise _can_not_chat(chosen, "it embeds or ranks texts", served)
-    return chosen
+    if model and model not in listings:
+        raise UsageError(f"{url} does not serve {model}", hint=f"it has {', '.join(listings)}")
+    if not model:
+        chatting = [name for name in listings if can_chat(listings[name])]
+        model = next(iter(chatting or listings))
+    if not can_chat(listings[model]):
+        raise _cannot_chat_error(model, "it embeds or ranks texts", listings)
+    return model
 
 
-def chats(listing: Listing) -> bool:
+def can_chat(listing: Listing) -> bool:
     """Whether the model answers with text. True if unknown."""
-    gives = _architecture(listing, "output_modalities")
-    return not gives or "text" in gives
+    output_kinds = _architecture(listing, "output_modalities")
+    return not output_kinds or "text" in output_kinds
 
 
-def context_of(listing: Listing) -> int:
+def listed_context(listing: Listing) -> int:
     """Return the tokens of the context; 0 if unknown."""
     length = listing.get("max_model_len")
     return length if isinstance(length, int) and length > 0 else 0
 
 
-def short_context(
+def short_context_warning(
     model: str, context: int, needs: str = "agents need", least: int = LEAST_CONTEXT
 ) -> str:
     """Return a warning if the context holds fewer than `least` tokens, else ""."""
@@ -95,7 +97,7 @@ def short_context(
     )
 
 
-def _served(
+def _listings(
     server: ServerClient, usual: str, settings: Settings, *, must_answer: bool
 ) -> Mapping[str, Listing]:
     try:
@@ -109,39 +111,39 @@ def _served(
 
 def _listing_on_disk(name: str, settings: Settings) -> dict[str, Any] | None:
     """Describe a model on this machine as GET /v1/models would."""
-    # They take half a second.
-    from omlx_server.cli.models.list import images_of
-    from omlx_server.cli.models.named import with_adapter
+    # These imports take half a second.
+    from omlx_server.cli.models.list import image_facts
+    from omlx_server.cli.models.named import find_with_adapter
 
     try:
-        model, _ = with_adapter(settings.models.resolve_alias(name), settings)
+        model, _ = find_with_adapter(settings.models.resolve_alias(name), settings)
     except UsageError:
         return None
-    takes = ["text", "image"] if images_of(model, settings)["images"] else ["text"]
-    gives = ["text"] if model.kind is ModelKind.CHAT else [model.kind.value]
-    listing: dict[str, Any] = {
-        "architecture": {"input_modalities": takes, "output_modalities": gives}
+    takes_images = image_facts(model, settings)["images"]
+    architecture = {
+        "input_modalities": ["text", "image"] if takes_images else ["text"],
+        "output_modalities": ["text"] if model.kind is ModelKind.CHAT else [model.kind.value],
     }
+    listing: dict[str, Any] = {"architecture": architecture}
     if model.context_length:
         overrides = settings.overrides_of(model.names)
-        listing["max_model_len"] = context_under(overrides, model.context_length)
+        listing["max_model_len"] = context_of(overrides, model.context_length)
     return listing
 
 
-def _asked(server: ServerClient, model: str, served: Mapping[str, Listing]) -> int:
-    """Return the loaded model's context in tokens; 0 without an answer. Raises UsageError if it
-    has no chat template."""
+def _context_when_loaded(server: ServerClient, model: str, listings: Mapping[str, Listing]) -> int:
+    """Let the server load the model; return its context in tokens, or 0. Raises UsageError."""
     try:
         reply = server.post("/tokenize", {"model": model, "messages": _HELLO})
     except NoAnswer:
         return 0
     if reply.error.get("code") == "no_chat_template":
-        raise _can_not_chat(model, "it has no chat template", served)
-    return context_of(reply.json_object or {}) if reply.status == 200 else 0
+        raise _cannot_chat_error(model, "it has no chat template", listings)
+    return listed_context(reply.json_object or {}) if reply.status == HTTPStatus.OK else 0
 
 
-def _can_not_chat(model: str, why: str, served: Mapping[str, Listing]) -> UsageError:
-    others = [name for name in served if name != model and chats(served[name])]
+def _cannot_chat_error(model: str, why: str, listings: Mapping[str, Listing]) -> UsageError:
+    others = [name for name in listings if name != model and can_chat(listings[name])]
     hint = "serve one that does: omlx-server serve MODEL"
     if others:
         hint = f"take another with --model: {', '.join(others)}"

@@ -1,5 +1,4 @@
-"""`omlx-server doctor`: runs the checks of omlx_server/doctor/. With a wrong config it uses the
-default settings."""
+"""`omlx-server doctor`: runs the checks of omlx_server/doctor/. Defaults replace a wrong config."""
 
 import os
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 from omlx_server.cli.launch.clients import CLIENTS
 from omlx_server.cli.server_client.address import own_server
 from omlx_server.cli.server_client.http import NoAnswer
-from omlx_server.cli.shell.options import check_all, load_settings
+from omlx_server.cli.shell.options import check_model_overrides, load_settings
 from omlx_server.cli.shell.output import show_json
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.doctor import memory, network, software, storage
@@ -33,7 +32,7 @@ from omlx_server.wiring.cluster.options import gathering_options, hosts_of
 
 _PROBE = (sys.executable, "-P", "-m", "omlx_server.doctor.probe")
 _PROBE_SECONDS = 120
-_SIGNS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL"}
+_LEVELS = {Level.OK: "ok  ", Level.WARN: "warn", Level.FAIL: "FAIL"}
 _COLORS = {Level.OK: "32", Level.WARN: "33", Level.FAIL: "31"}
 
 
@@ -44,10 +43,9 @@ def run(
     sets: Sequence[str],
     flags: Mapping[str, str | None] | None = None,
 ) -> int:
-    """Print the findings and return the exit code. `flags` map keys of settings to values or
-    None."""
+    """Print each finding as it comes; return 1 if one fails. `flags` are settings by key."""
     findings = []
-    for finding in _findings(config, sets, flags):
+    for finding in _check_all(config, sets, flags):
         findings.append(finding)
         if not as_json:
             print(line_of(finding), flush=True)
@@ -58,53 +56,54 @@ def run(
     return 1 if failed else 0
 
 
-def line_of(finding: Finding, width: int = 8) -> str:
-    sign = _SIGNS[finding.level]
+def line_of(finding: Finding, name_width: int = 8) -> str:
+    level = _LEVELS[finding.level]
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        sign = f"\x1b[{_COLORS[finding.level]}m{sign}\x1b[0m"
-    fix = f"\n{' ' * (width + 7)}fix: {finding.fix}" if finding.fix else ""
-    return f"{sign}  {finding.what:<{width}} {' '.join(finding.says.splitlines())}{fix}"
+        level = f"\x1b[{_COLORS[finding.level]}m{level}\x1b[0m"
+    fix = f"\n{' ' * (name_width + 7)}fix: {finding.fix}" if finding.fix else ""
+    return f"{level}  {finding.what:<{name_width}} {' '.join(finding.says.splitlines())}{fix}"
 
 
-def _findings(
+def _check_all(
     config: Path | None, sets: Sequence[str], flags: Mapping[str, str | None] | None
 ) -> Generator[Finding, None, None]:
-    loaded = yield from _config(config, sets, flags)
+    # A check yields its findings, and returns what later checks need.
+    loaded = yield from _check_config(config, sets, flags)
     settings = loaded.settings
     version = sys.version_info
     yield software.python((version.major, version.minor, version.micro), sys.prefix)
-    device = yield from _device()
+    device = yield from _check_device()
     name = settings.models.default or catalogue.STARTER.name
-    path = yield from _model(name, settings, is_cpu=device is None or device.is_cpu)
-    hosts, wrong = _hosts(settings)
+    path = yield from _check_model(name, settings, is_cpu=device is None or device.is_cpu)
+    hosts, hosts_problem = _read_hosts(settings)
     if device is not None:
         yield software.blas(device)
         yield memory.limit(settings, device)
         if path is not None:
             limit = memory.limit_of(settings, device)
             yield memory.weights(name, layout.weight_bytes(path), limit, max(1, len(hosts)))
-    yield from _storage(settings)
-    yield _address(settings)
-    yield _service()
-    places = {client: where for client in CLIENTS if (where := shutil.which(client))}
-    yield software.clients(list(CLIENTS), places)
-    if wrong is not None:
-        yield wrong
+    yield from _check_storage(settings)
+    yield _check_address(settings)
+    yield _check_service()
+    programs = {client: program for client in CLIENTS if (program := shutil.which(client))}
+    yield software.clients(list(CLIENTS), programs)
+    if hosts_problem is not None:
+        yield hosts_problem
     if hosts:
-        yield from _cluster(name, path, loaded, hosts)
+        yield from _check_cluster(name, path, loaded, hosts)
 
 
-def _config(
+def _check_config(
     config: Path | None, sets: Sequence[str], flags: Mapping[str, str | None] | None
 ) -> Generator[Finding, None, Loaded]:
     try:
         loaded = load_settings(config, sets, flags)
-        check_all(loaded.settings)
+        check_model_overrides(loaded.settings)
     except ConfigError as error:
         yield fail("config", error.message, error.hint or "omlx-server config edit")
         return Loaded(Settings(), None, {})
     models = loaded.settings.models
-    problems = [*warnings(loaded), *unknown_models(models, _known(loaded.settings))]
+    problems = [*warnings(loaded), *unknown_models(models, _known_names(loaded.settings))]
     for problem in problems:
         yield warn("config", problem, "omlx-server config edit")
     if not problems:
@@ -115,7 +114,7 @@ def _config(
     return loaded
 
 
-def _known(settings: Settings) -> set[str]:
+def _known_names(settings: Settings) -> set[str]:
     models, draft_model = settings.models, settings.speculation.draft_model
     names = set(catalogue.NAMES).union(*(model.names for model in locate.installed(models)))
     for name in (models.default, models.embedding, models.reranker, draft_model):
@@ -123,7 +122,7 @@ def _known(settings: Settings) -> set[str]:
     return names
 
 
-def _device() -> Generator[Finding, None, Device | None]:
+def _check_device() -> Generator[Finding, None, Device | None]:
     try:
         process = subprocess.run(
             _PROBE, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
@@ -136,11 +135,13 @@ def _device() -> Generator[Finding, None, Device | None]:
     return device
 
 
-def _model(name: str, settings: Settings, *, is_cpu: bool) -> Generator[Finding, None, Path | None]:
+def _check_model(
+    name: str, settings: Settings, *, is_cpu: bool
+) -> Generator[Finding, None, Path | None]:
     problem = fix = ""
     path: Path | None = None
     try:
-        path = _path_of(name, settings, is_cpu=is_cpu)
+        path = _find_model(name, settings, is_cpu=is_cpu)
         if path is not None:
             problem = storage.unreadable(path) or damage_in(path)
     except OmlxError as error:
@@ -151,19 +152,19 @@ def _model(name: str, settings: Settings, *, is_cpu: bool) -> Generator[Finding,
     return None if problem else path
 
 
-def _path_of(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
-    row = catalogue.find(name)
-    if row is None:
+def _find_model(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
+    own_model = catalogue.find(name)
+    if own_model is None:
         located = locate.find_or_expect(name, settings.models)
         return located.path if located is not None else None
-    path = settings.models.dirs[0] / row.directory_name("f32" if is_cpu else "8bit")
+    path = settings.models.dirs[0] / own_model.directory_name("f32" if is_cpu else "8bit")
     if not path.is_dir():
         return None
     layout.check(path)
     return path
 
 
-def _storage(settings: Settings) -> Iterator[Finding]:
+def _check_storage(settings: Settings) -> Iterator[Finding]:
     cache = settings.cache
     yield storage.directory("models", storage.look_at(settings.models.dirs[0]), private=False)
     yield storage.disk(cache, storage.free_bytes(cache.cold_dir))
@@ -174,25 +175,26 @@ def _storage(settings: Settings) -> Iterator[Finding]:
             yield storage.private_file("secret", secret)
 
 
-def _address(settings: Settings) -> Finding:
-    host, number = settings.server.host, settings.server.port
+def _check_address(settings: Settings) -> Finding:
+    host, port = settings.server.host, settings.server.port
     if settings.server.uds:
         path = Path(settings.server.uds)
         what, where, problem = "socket", str(path), network.try_socket(path)
         fix = "another path: omlx-server config set server.uds PATH"
-    elif number == 0:
+    elif port == 0:
         return ok("port", "any free one (server.port is 0)")
     else:
-        what, where, problem = "port", f"{host} port {number}", network.try_port(host, number)
-        fix = fix_of_port(host, number) if problem else ""
-    return network.listener(what, where, problem, _served(settings) if problem else None, fix)
+        what, where, problem = "port", f"{host} port {port}", network.try_port(host, port)
+        fix = fix_of_port(host, port) if problem else ""
+    version = _served_version(settings) if problem else None
+    return network.listener(what, where, problem, version, fix)
 
 
 def fix_of_port(host: str, port: int) -> str:
     return f"another port: omlx-server config set server.port {next_free(host, port) or 0}"
 
 
-def _served(settings: Settings) -> str | None:
+def _served_version(settings: Settings) -> str | None:
     try:
         answer = own_server(settings).get("/").json_object or {}
     except NoAnswer:
@@ -200,7 +202,7 @@ def _served(settings: Settings) -> str | None:
     return str(answer.get("version")) if answer.get("server") == "omlx_server" else None
 
 
-def _hosts(settings: Settings) -> tuple[list[Host], Finding | None]:
+def _read_hosts(settings: Settings) -> tuple[list[Host], Finding | None]:
     try:
         return hosts_of(settings), None
     except ConfigError as error:
@@ -208,7 +210,7 @@ def _hosts(settings: Settings) -> tuple[list[Host], Finding | None]:
         return [], fail("hosts", error.message, fix)
 
 
-def _cluster(
+def _check_cluster(
     name: str, path: Path | None, loaded: Loaded, hosts: Sequence[Host]
 ) -> Iterator[Finding]:
     from omlx_server.doctor.cluster import check, findings
@@ -223,7 +225,7 @@ def _cluster(
     yield from check.checks(options, settings.cluster.backend, Located(path, (known_as,)))
 
 
-def _service() -> Finding:
+def _check_service() -> Finding:
     try:
         state = manager_here(expanded("~")).state(run_program)
     except (OmlxError, OSError, RuntimeError):

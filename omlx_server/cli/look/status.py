@@ -2,61 +2,64 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from omlx_server.cli.models.server import in_chunks
+from omlx_server.cli.models.server import chunk_sizes_in_words
 from omlx_server.cli.server_client.address import server_of
 from omlx_server.cli.server_client.http import HttpReply, ServerClient
-from omlx_server.cli.shell.output import count_blocks, show_result
+from omlx_server.cli.shell.output import counted, show_result
 from omlx_server.doctor.finding import in_words
 
 _KEY_HINT = "give one to this command as OMLX_API_KEY"
 Samples = Mapping[tuple[str, str], float]
+"""Values by the metric's name and its tier."""
 
 
 def run(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
     server = server_of(url, api_key, config, sets)
     report = _report(server)
-    show_result(report, _lines(report), as_json=as_json)
+    show_result(report, _report_lines(report), as_json=as_json)
     return 0 if report["ready"] else 1
 
 
 def _report(server: ServerClient) -> dict[str, Any]:
-    health = server.get("/health")
-    answer = health.json_object or {}
-    about = server.get("/version")
-    wants_key = about.status == 401
+    health_reply, version_reply = server.get("/health"), server.get("/version")
+    health = health_reply.json_object or {}
+    # Without a key /health tells only whether the server lives.
+    wants_key = version_reply.status == HTTPStatus.UNAUTHORIZED
+    key_problem = f"{_error_message(version_reply)} ({_KEY_HINT})"
     report = {
         "url": server.url,
-        "ready": health.status == 200 and ("engines" in answer or wants_key),
-        "version": about.text("version"),
+        "ready": health_reply.status == HTTPStatus.OK and ("engines" in health or wants_key),
+        "version": version_reply.text("version"),
         "models": server.models(),
-        "engines": answer.get("engines") or [],
-        "memory": answer.get("memory"),
-        "config": answer.get("config"),
-        "cluster": answer.get("cluster") or [],
-        "problem": f"{_refusal(about)} ({_KEY_HINT})" if wants_key else _refusal(health),
+        "engines": health.get("engines") or [],
+        "memory": health.get("memory"),
+        "config": health.get("config"),
+        "cluster": health.get("cluster") or [],
+        "problem": key_problem if wants_key else _error_message(health_reply),
     }
-    return report | _counted(server)
+    return report | _metrics(server)
 
 
-def _refusal(reply: HttpReply) -> str | None:
+def _error_message(reply: HttpReply) -> str | None:
     message = reply.error.get("message")
     return message if isinstance(message, str) else None
 
 
-def _counted(server: ServerClient) -> dict[str, Any]:
+def _metrics(server: ServerClient) -> dict[str, Any]:
     reply = server.get("/metrics")
-    if reply.status != 200:
+    if reply.status != HTTPStatus.OK:
         return {}
     samples = samples_of(reply.body.decode(errors="replace"))
     names = {"drafted": "omlx_draft_tokens_total", "accepted": "omlx_accepted_draft_tokens_total"}
     drafts = {key: int(samples.get((name, ""), 0)) for key, name in names.items()}
-    return {**_cache(samples), "drafts": drafts}
+    return {**_cache_metrics(samples), "drafts": drafts}
 
 
-def _cache(samples: Samples) -> dict[str, Any]:
+def _cache_metrics(samples: Samples) -> dict[str, Any]:
     tiers = {tier for name, tier in samples if name == "omlx_cache_budget_bytes"}
     cache = {
         tier: {
@@ -66,14 +69,16 @@ def _cache(samples: Samples) -> dict[str, Any]:
         }
         for tier in sorted(tiers, reverse=True)
     }
-    queried, hit = (_shared(samples, f"prefix_cache_{name}_total") for name in ("queries", "hits"))
+    queried = _counter(samples, "prefix_cache_queries_total")
     # The last token of a prompt is never looked up; a prompt with several choices is looked up
     # several times.
-    total = max(queried, _shared(samples, "prompt_tokens_total"))
-    return {"cache": cache, "hit_ratio": hit / total if total else None}
+    all_tokens = max(queried, _counter(samples, "prompt_tokens_total"))
+    hits = _counter(samples, "prefix_cache_hits_total")
+    return {"cache": cache, "hit_ratio": hits / all_tokens if all_tokens else None}
 
 
-def _shared(samples: Samples, name: str) -> float:
+def _counter(samples: Samples, name: str) -> float:
+    """Return a counter that vLLM has too; a server shows it under either prefix."""
     return samples.get((f"vllm:{name}", ""), samples.get((f"omlx_{name}", ""), 0))
 
 
@@ -90,25 +95,25 @@ def samples_of(text: str) -> Samples:
     return samples
 
 
-def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+def _report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     version = f", omlx-server {report['version']}" if report["version"] else ""
     yield f"{report['url']}: {'ready' if report['ready'] else 'not ready'}{version}"
-    yield from _problems(report)
+    yield from _problem_lines(report)
     if report["models"]:
         yield f"models  {', '.join(report['models'])}"
     for rank in report.get("cluster", ()):
-        yield f"rank    {_rank(rank)}"
+        yield f"rank    {_rank_in_words(rank)}"
     for engine in report["engines"]:
-        yield f"load    {_load(engine)}"
-        if chunks := in_chunks(engine):
-            yield f"chunks  {_of(engine)}{chunks}"
+        yield f"load    {_load_in_words(engine)}"
+        if chunks := chunk_sizes_in_words(engine):
+            yield f"chunks  {_model_prefix(engine)}{chunks}"
         if engine.get("problem"):
             yield f"problem {engine['problem']}"
     if report["memory"]:
-        yield f"memory  {_memory(report['memory'])}"
-    for tier, line in report.get("cache", {}).items():
-        used, budget = in_words(line["bytes"]), in_words(line["budget_bytes"])
-        yield f"cache   {tier}: {count_blocks(line['blocks'])}, {used} of {budget}"
+        yield f"memory  {_memory_in_words(report['memory'])}"
+    for tier, use in report.get("cache", {}).items():
+        used, budget = in_words(use["bytes"]), in_words(use["budget_bytes"])
+        yield f"cache   {tier}: {counted(use['blocks'], 'block')}, {used} of {budget}"
     if report.get("hit_ratio") is not None:
         yield f"hits    {percent(report['hit_ratio'])} of all prompt tokens came from the cache"
     drafts = report.get("drafts") or {}
@@ -117,7 +122,7 @@ def _lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"drafts  {right} of {drafts['drafted']:,} drafted tokens were right"
 
 
-def _problems(report: Mapping[str, Any]) -> Iterator[str]:
+def _problem_lines(report: Mapping[str, Any]) -> Iterator[str]:
     if report["problem"]:
         yield f"problem {report['problem']}"
     config = report["config"] or {}
@@ -127,27 +132,27 @@ def _problems(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"config  needs a restart: {', '.join(config['needs_restart'])}"
 
 
-def _load(engine: Mapping[str, Any]) -> str:
-    parts = (f"{engine.get(name, 0)} {name}" for name in ("running", "prefilling", "waiting"))
-    return f"{_of(engine)}{', '.join(parts)} ({engine.get('state', '?')})"
+def _load_in_words(engine: Mapping[str, Any]) -> str:
+    counts = (f"{engine.get(name, 0)} {name}" for name in ("running", "prefilling", "waiting"))
+    return f"{_model_prefix(engine)}{', '.join(counts)} ({engine.get('state', '?')})"
 
 
-def _rank(rank: Mapping[str, Any]) -> str:
+def _rank_in_words(rank: Mapping[str, Any]) -> str:
     active_bytes = rank.get("active_bytes")
-    more = (in_words(active_bytes) if active_bytes is not None else "", rank.get("problem") or "")
-    details = "".join(f", {part}" for part in more if part)
+    details = "" if active_bytes is None else f", {in_words(active_bytes)}"
+    if rank.get("problem"):
+        details += f", {rank['problem']}"
     return f"{rank.get('rank', '?')} on {rank.get('host', '?')}: {rank.get('status', '?')}{details}"
 
 
-def _of(engine: Mapping[str, Any]) -> str:
+def _model_prefix(engine: Mapping[str, Any]) -> str:
     return f"{engine['model']}: " if engine.get("model") else ""
 
 
-def _memory(memory: Mapping[str, Any]) -> str:
-    limit = memory.get("limit", 0)
-    lines = {name: memory.get(name, 0) for name in ("weights", "live", "blocks", "checkpoints")}
-    parts = ", ".join(f"{name} {in_words(size)}" for name, size in lines.items() if size)
-    return f"{parts or 'nothing'} of {in_words(limit)}"
+def _memory_in_words(memory: Mapping[str, Any]) -> str:
+    sizes = {name: memory.get(name, 0) for name in ("weights", "live", "blocks", "checkpoints")}
+    words = ", ".join(f"{name} {in_words(size)}" for name, size in sizes.items() if size)
+    return f"{words or 'nothing'} of {in_words(memory.get('limit', 0))}"
 
 
 def percent(share: float) -> str:

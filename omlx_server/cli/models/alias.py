@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from omlx_server.cli.models.named import with_adapter
+from omlx_server.cli.models.named import find_with_adapter
 from omlx_server.cli.models.server import answer_of, own_admin_server
 from omlx_server.cli.server_client.http import NoAnswer
 from omlx_server.cli.shell.options import load_settings
@@ -14,7 +14,7 @@ from omlx_server.models.installed import installed_models
 from omlx_server.settings import Settings, edit
 
 _KEY = "models.aliases"
-_LONGEST = 200
+_MOST_CHARACTERS = 200
 
 
 def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | None) -> int:
@@ -23,7 +23,7 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
     if name and not target:
         raise UsageError(f"what should {name} stand for?", hint="omlx-server alias NAME TARGET")
     if not (name or remove):
-        return _show(config, as_json=as_json)
+        return _print_aliases(config, as_json=as_json)
     # A named config file that does not exist is made.
     settings = load_settings(config if config and config.exists() else None).settings
     aliases = settings.models.aliases
@@ -31,13 +31,14 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
         hint = f"there is {', '.join(sorted(aliases))}" if aliases else "there is none"
         raise UsageError(f"there is no alias {remove}", hint=hint)
     if name:
-        _check(name, target, settings)
+        _check_alias(name, target, settings)
     file = edit.file_to_change(config)
     edit.set_alias(file, remove or name, target or None)
     if as_json:
-        _show(config, as_json=True)
+        _print_aliases(config, as_json=True)
     else:
-        print(f"{f'{remove} is forgotten' if remove else f'{name} -> {target}'}  # {file}")
+        change = f"{remove} is forgotten" if remove else f"{name} -> {target}"
+        print(f"{change}  # {file}")
     origin = load_settings(config).origins[_KEY]
     if origin.startswith("env "):
         say(f"warning: {origin} wins over it")
@@ -45,7 +46,7 @@ def run(*, name: str, target: str, remove: str, as_json: bool, config: Path | No
     return 0
 
 
-def _show(config: Path | None, *, as_json: bool) -> int:
+def _print_aliases(config: Path | None, *, as_json: bool) -> int:
     aliases = load_settings(config).settings.models.aliases
     lines = [f"{name} -> {target}" for name, target in sorted(aliases.items())]
     none = ["There are none. `omlx-server alias NAME TARGET` makes one."]
@@ -53,10 +54,11 @@ def _show(config: Path | None, *, as_json: bool) -> int:
     return 0
 
 
-def _check(name: str, target: str, settings: Settings) -> None:
+def _check_alias(name: str, target: str, settings: Settings) -> None:
     models = settings.models
-    odd = name.startswith((".", "/", "~")) or any(p in ("", ".", "..") for p in name.split("/"))
-    if odd or not name.isprintable() or name != name.strip() or len(name) > _LONGEST:
+    is_path = name.startswith((".", "/", "~")) or not {"", ".", ".."}.isdisjoint(name.split("/"))
+    has_blanks = name != name.strip()
+    if is_path or has_blanks or not name.isprintable() or len(name) > _MOST_CHARACTERS:
         raise UsageError(
             f"{name!r} can't be a name", hint="letters, digits and signs, as in gpt-4o"
         )
@@ -69,7 +71,7 @@ def _check(name: str, target: str, settings: Settings) -> None:
     if target in catalogue.NAMES:
         return
     try:
-        with_adapter(target, settings, takes_paths=False)
+        find_with_adapter(target, settings, takes_paths=False)
     except ModelUnavailable as error:
         hint = f"`omlx-server pull {target}` first" if hub_name(target) else error.hint
         raise UsageError(error.message, hint=hint) from None
@@ -85,7 +87,7 @@ def _tell_server(settings: Settings, name: str, target: str | None) -> None:
     except OmlxError as error:
         say(f"note: the server at {server.url} was not told: {error.message}")
         return
-    in_force = {one["key"]: one["value"] for one in listed}
+    in_force = {setting["key"]: setting["value"] for setting in listed}
     if in_force.get(_KEY, {}).get(name) == target:
         say(f"the server at {server.url} {'knows it' if target else 'has forgotten it'}")
     else:

@@ -18,6 +18,8 @@ _WEIGHTS_SHARE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """A model, and why it was chosen."""
+
     name: str
     why: str
 
@@ -26,16 +28,15 @@ def choose(settings: Settings) -> Choice:
     models = settings.models
     if models.default:
         return Choice(models.default, "models.default")
-    candidates = installed(models)
-    newest = newest_that_fits(candidates, room_of(settings, _ram_bytes()))
+    ram_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    newest = newest_that_fits(installed(models), room_of(settings, ram_bytes))
     if newest is not None:
         return Choice(newest.names[0], "the newest model here that fits")
     return Choice(STARTER.name, "a small model to begin with")
 
 
 def newest_that_fits(candidates: Iterable[Located], room: float) -> Located | None:
-    """Return the chat model with the newest directory whose weights fit into `room` bytes,
-    except the starter, or None."""
+    """Return the newest chat model whose weights fit into `room` bytes, except the starter."""
     fitting = [
         model
         for model in candidates
@@ -50,7 +51,3 @@ def room_of(settings: Settings, ram: int) -> float:
     """Return the bytes for weights on a machine with `ram` bytes."""
     memory = settings.memory
     return _WEIGHTS_SHARE * limit_of(memory.limit, memory.reserve, ram, None)
-
-
-def _ram_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

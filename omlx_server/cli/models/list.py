@@ -20,20 +20,19 @@ from omlx_server.models.installed import Installed, installed_models
 from omlx_server.models.vision import has_pillow
 from omlx_server.settings import Settings
 
-# Columns of a table in a pipe, whose readers want whole lines.
-_PIPE_COLUMNS = 200
-_FOLDED = ("name", "source")
-_NUMBERS = ("size", "context", "downloads", "memory", "in use", "idle")
+# The width of a table in a pipe, whose readers want whole lines.
+_PIPE_CHARACTERS = 200
+_FOLDED_COLUMNS = ("name", "source")
+_COLUMNS_OF_NUMBERS = ("size", "context", "downloads", "memory", "in use", "idle")
 
 
-def images_of(model: Installed, settings: Settings) -> dict[str, Any]:
-    """Return for JSON whether the model takes images, its vision tower's family (null if
-    unknown), and why it takes none."""
-    problem = _why_none(model, settings)
+def image_facts(model: Installed, settings: Settings) -> dict[str, Any]:
+    """Return for JSON whether the model takes images, with which tower, and why it takes none."""
+    problem = _why_no_images(model, settings)
     return {"images": not problem, "vision": model.vision or None, "no_images": problem or None}
 
 
-def _why_none(model: Installed, settings: Settings) -> str:
+def _why_no_images(model: Installed, settings: Settings) -> str:
     if model.kind is not ModelKind.CHAT:
         return "it is no chat model"
     mode = settings.speculation_of(model.names).mode
@@ -46,7 +45,7 @@ def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
     models = installed_models(settings.models)
     if as_json:
-        show_json({"models": [shape(model, settings) for model in models]})
+        show_json({"models": [model_json(model, settings) for model in models]})
     elif models:
         console().print(_table(models, settings))
     else:
@@ -55,17 +54,17 @@ def run(*, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
 
 
 def console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS)
+    return Console(width=None if sys.stdout.isatty() else _PIPE_CHARACTERS)
 
 
 def make_table(*columns: str) -> Table:
     """Make a table in which long names are folded and numbers stand on the right."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in columns:
-        if column in _FOLDED:
+        if column in _FOLDED_COLUMNS:
             table.add_column(column, overflow="fold")
         else:
-            is_number = column in _NUMBERS
+            is_number = column in _COLUMNS_OF_NUMBERS
             table.add_column(column, no_wrap=True, justify="right" if is_number else "left")
     return table
 
@@ -73,16 +72,19 @@ def make_table(*columns: str) -> Table:
 def _table(models: Sequence[Installed], settings: Settings) -> Table:
     table = make_table("name", "kind", "size", "quantized", "context", "source")
     for model in models:
-        context = f"{model.context_length}" if model.context_length else ""
-        cells = (model.quantization, context, model.source.value)
-        size, images = decimal(model.weight_bytes), images_of(model, settings)
-        kind = f"{model.kind.value}, images" if images["images"] else model.kind.value
-        name = _named(model, settings, images["no_images"])
-        table.add_row(name, kind, size, *map(visible, cells))
+        images = image_facts(model, settings)
+        table.add_row(
+            _name_cell(model, settings, images["no_images"]),
+            f"{model.kind.value}, images" if images["images"] else model.kind.value,
+            decimal(model.weight_bytes),
+            visible(model.quantization),
+            f"{model.context_length}" if model.context_length else "",
+            visible(model.source.value),
+        )
     return table
 
 
-def _named(model: Installed, settings: Settings, no_images: str | None) -> Text:
+def _name_cell(model: Installed, settings: Settings, no_images: str | None) -> Text:
     text = Text(visible(model.names[0]))
     if also := _aliases_of(model, settings.models.aliases):
         text.append(f"\n  also {', '.join(map(visible, also))}", "dim")
@@ -100,17 +102,16 @@ def _aliases_of(model: Installed, aliases: Mapping[str, str]) -> list[str]:
 
 
 def adapters_of(model: Installed, settings: Settings) -> AdapterPlaces:
-    """Return the places of a chat model's adapters. The default adapter belongs to the default
-    model."""
+    """Return the places of a chat model's adapters; the default adapter is the default model's."""
     if model.kind is not ModelKind.CHAT:
         return AdapterPlaces(model.path, ())
-    models, directory = settings.models, settings.adapters.directory
-    served = models.resolve_alias(models.default) in model.names
-    default = settings.default_adapter_of(model.names, served=served)
-    return AdapterPlaces(model.path, model.names, Path(directory) if directory else None, default)
+    models, shared = settings.models, settings.adapters.directory
+    is_default = models.resolve_alias(models.default) in model.names
+    default = settings.default_adapter_of(model.names, served=is_default)
+    return AdapterPlaces(model.path, model.names, Path(shared) if shared else None, default)
 
 
-def shape(model: Installed, settings: Settings) -> dict[str, object]:
+def model_json(model: Installed, settings: Settings) -> dict[str, object]:
     """Return a model for JSON: sizes in bytes, the context in tokens."""
     return {
         "name": model.names[0],
@@ -122,7 +123,7 @@ def shape(model: Installed, settings: Settings) -> dict[str, object]:
         "quantization": model.quantization or None,
         "weight_bytes": model.weight_bytes,
         "context_length": model.context_length,
-        **images_of(model, settings),
+        **image_facts(model, settings),
         "adapters": list(adapters_of(model, settings).all()),
         "source": model.source.value,
         "path": str(model.path),

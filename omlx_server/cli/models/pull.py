@@ -25,21 +25,21 @@ _INTERRUPTED = 130
 def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
     model = settings.models.resolve_alias(name)
-    on_hub = hub_name(model)
-    if on_hub is not None and str(on_hub) != name and model not in catalogue.NAMES:
-        output.say(f"{name}: {on_hub}")
+    repository = hub_name(model)
+    if repository is not None and str(repository) != name and model not in catalogue.NAMES:
+        output.say(f"{name}: {repository}")
     try:
         with open_display() as display:
-            result = _pull(model, settings, display)
+            result = _pull_or_make(model, settings, display)
     except KeyboardInterrupt:
         error = OmlxError("interrupted", hint="what has come is kept: run it again to go on")
-        output.report(error, as_json=as_json)
+        output.report_error(error, as_json=as_json)
         return _INTERRUPTED
-    print(json.dumps(_document(result)) if as_json else _sentence(result))
+    print(json.dumps(_result_json(result)) if as_json else _result_sentence(result))
     return 0
 
 
-def _pull(name: str, settings: Settings, display: ProgressListener) -> Pulled:
+def _pull_or_make(name: str, settings: Settings, display: ProgressListener) -> Pulled:
     def make(progress: ProgressListener) -> Located:
         from omlx_server.wiring.model_directory import find_model
 
@@ -48,7 +48,7 @@ def _pull(name: str, settings: Settings, display: ProgressListener) -> Pulled:
     return pull_or_make(name, settings.models, display, make)
 
 
-def _sentence(result: Pulled) -> str:
+def _result_sentence(result: Pulled) -> str:
     name, path = result.model.names[0], result.model.path
     if not result.is_checked:
         return f"{name} is here: {path} (not checked: there is no network)"
@@ -57,7 +57,7 @@ def _sentence(result: Pulled) -> str:
     return f"{name} is here: {path}"
 
 
-def _document(result: Pulled) -> dict[str, object]:
+def _result_json(result: Pulled) -> dict[str, object]:
     return {
         "name": result.model.names[0],
         "names": list(result.model.names),

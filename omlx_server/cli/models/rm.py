@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from omlx_server.cli.models.named import named
-from omlx_server.cli.models.server import admin_server_of, answer_of, is_loaded, is_of, items_of
+from omlx_server.cli.models.named import find_installed
+from omlx_server.cli.models.server import admin_server_of, answer_of, has_name, is_loaded, models_in
 from omlx_server.cli.server_client.http import NoAnswer, ServerClient
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import load_settings
@@ -24,42 +24,42 @@ def run(
     *, name: str, yes: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]
 ) -> int:
     settings = load_settings(config, sets).settings
-    model = _chosen(name, settings)
+    model = _find_removable(name, settings)
     if url or settings.server.port or settings.server.uds:
         _refuse_if_loaded(model, admin_server_of(url, api_key, config, sets), url)
-    if not yes and not _confirmed(model):
+    if not yes and not _confirm(model):
         print("Nothing was removed.")
         return 1
-    freed = remove(model, settings.models.dirs)
-    print(f"Removed {model.names[0]}; {decimal(freed)} are free now.")
-    if stored := _stored_bytes(model, settings):
+    freed_bytes = remove(model, settings.models.dirs)
+    print(f"Removed {model.names[0]}; {decimal(freed_bytes)} are free now.")
+    if stored_bytes := _stored_bytes(model, settings):
         print(
-            f"Of its prompts {decimal(stored)} are stored in {settings.cache.cold_dir}; "
+            f"Of its prompts {decimal(stored_bytes)} are stored in {settings.cache.cold_dir}; "
             "`omlx-server cache trim` drops such first."
         )
     return 0
 
 
-def _chosen(name: str, settings: Settings) -> Installed:
+def _find_removable(name: str, settings: Settings) -> Installed:
     aliases = settings.models.aliases
     if name in aliases:
         raise UsageError(
             f"{name} is another name of {aliases[name]}",
             hint=f"`omlx-server rm {aliases[name]}`, or `omlx-server alias --remove {name}`",
         )
-    return named(name, settings)
+    return find_installed(name, settings)
 
 
 def _refuse_if_loaded(model: Installed, server: ServerClient, url: str) -> None:
     try:
-        items = items_of(answer_of(server.get("/admin/models")))
+        items = models_in(answer_of(server.get("/admin/models")))
     except OmlxError as error:
         if url:
             raise
         if not isinstance(error, NoAnswer):
             say(f"warning: {server.url} does not say what is loaded: {error.message}")
         return
-    if any(is_of(item, model.names) and is_loaded(item) for item in items):
+    if any(has_name(item, model.names) and is_loaded(item) for item in items):
         url_option = f" --url {url}" if url else ""
         raise UsageError(
             f"the server at {server.url} has {model.names[0]} loaded",
@@ -67,10 +67,10 @@ def _refuse_if_loaded(model: Installed, server: ServerClient, url: str) -> None:
         )
 
 
-def _confirmed(model: Installed) -> bool:
+def _confirm(model: Installed) -> bool:
     size, adapters = decimal(freed_by(model)), AdapterPlaces(model.path, ()).all()
     with_adapters = f" and its adapters {', '.join(adapters)}" if adapters else ""
-    return stdin.agreed_to_remove(f"{model.names[0]} ({size}){with_adapters} from {model.path}")
+    return stdin.confirm_removal(f"{model.names[0]} ({size}){with_adapters} from {model.path}")
 
 
 def _stored_bytes(model: Installed, settings: Settings) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,10 @@ from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import read_admin_token
 
-_OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 200, 401, 403, 404
-_UNKNOWN = "model_not_found"
-_NO_ORDERS = ("admin_token_needed", "admin_unavailable")
+_UNKNOWN_MODEL = "model_not_found"
+_NEEDS_TOKEN = ("admin_token_needed", "admin_unavailable")
 _LOADED_ONLY = "note: only what is loaded is shown: the admin token of the server tells more"
-_OTHERS = "`omlx-server ps` shows the models that it has, `omlx-server pull NAME` gets another one"
+_PS_HINT = "`omlx-server ps` shows the models that it has, `omlx-server pull NAME` gets another one"
 
 
 def admin_server_of(
@@ -25,46 +25,45 @@ def admin_server_of(
 ) -> ServerClient:
     """Return `server_of`, with the admin token unless `url` leads to another machine."""
     server = server_of(url, api_key, config, sets)
-    return server if url and not is_local(server.url) else _with_token(server)
-
-
-def own_admin_server(settings: Settings) -> ServerClient:
-    return _with_token(own_server(settings))
-
-
-def _with_token(server: ServerClient) -> ServerClient:
+    if url and not is_local(server.url):
+        return server
     return replace(server, admin_token=read_admin_token())
 
 
-def ask(server: ServerClient, path: str, body: object) -> Mapping[str, Any]:
+def own_admin_server(settings: Settings) -> ServerClient:
+    return replace(own_server(settings), admin_token=read_admin_token())
+
+
+def post_and_wait(server: ServerClient, path: str, body: object) -> Mapping[str, Any]:
     """Send a POST without time limit. Raises NoAnswer, else as `answer_of`."""
     return answer_of(server.post(path, body, seconds=None))
 
 
-def models_of(server: ServerClient) -> Mapping[str, Any]:
-    """Return a server's models and memory; without the admin token only loaded ones. Raises as
-    `ask`."""
+def fetch_models(server: ServerClient) -> Mapping[str, Any]:
+    """Return a server's models and memory; without the admin token only loaded models."""
     reply = server.get("/admin/models")
-    if reply.error.get("code") in _NO_ORDERS:
+    if reply.error.get("code") in _NEEDS_TOKEN:
         health = server.get("/health").json_object or {}
         if isinstance(health.get("loaded"), list):
             say(_LOADED_ONLY)
-            return _loaded_in(health)
+            return _loaded_models(health)
     return answer_of(reply)
 
 
-def _loaded_in(health: Mapping[str, Any]) -> Mapping[str, Any]:
-    work = ("running", "prefilling", "waiting")
-    busy = {one["model"]: sum(one[name] for name in work) for one in health["engines"]}
-    models = [
-        {"name": one["model"], "kind": one["kind"], "state": "loaded"}
-        | ({"in_use": busy[one["model"]]} if one["model"] in busy else {})
-        for one in health["loaded"]
-    ]
-    return {"models": models, "memory": health.get("memory")}
+def _loaded_models(health: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the models of GET /health in the shape of GET /admin/models."""
+    models = {
+        loaded["model"]: {"name": loaded["model"], "kind": loaded["kind"], "state": "loaded"}
+        for loaded in health["loaded"]
+    }
+    for engine in health["engines"]:
+        if engine["model"] in models:
+            requests = engine["running"] + engine["prefilling"] + engine["waiting"]
+            models[engine["model"]]["in_use"] = requests
+    return {"models": list(models.values()), "memory": health.get("memory")}
 
 
-def items_of(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def models_in(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the models in an answer. Raises OmlxError if it holds none."""
     models = answer.get("models")
     if not isinstance(models, list) or not all(isinstance(item, Mapping) for item in models):
@@ -77,30 +76,29 @@ def is_loaded(item: Mapping[str, Any]) -> bool:
     return item.get("state") not in ("absent", "failed")
 
 
-def is_of(item: Mapping[str, Any], names: Sequence[str]) -> bool:
-    also = item.get("names")
-    its_names = [item.get("name"), *(also if isinstance(also, list) else [])]
-    return any(name in its_names for name in names)
+def has_name(item: Mapping[str, Any], names: Sequence[str]) -> bool:
+    own_names = item.get("names")
+    all_names = [item.get("name"), *(own_names if isinstance(own_names, list) else [])]
+    return any(name in all_names for name in names)
 
 
 def answer_of(reply: HttpReply) -> Mapping[str, Any]:
-    """Return an answer's JSON object. Raises UsageError if the key or token is refused, else
-    OmlxError."""
-    if reply.status == _OK and reply.json_object is not None:
+    """Return an answer's JSON object. Raises UsageError for a refused key, else OmlxError."""
+    if reply.status == HTTPStatus.OK and reply.json_object is not None:
         return reply.json_object
     message = reply.error.get("message")
-    if reply.status in (_UNAUTHORIZED, _FORBIDDEN):
+    if reply.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         raise UsageError(
             str(message or "the server refuses"),
             hint="run this as the user of the server, or set OMLX_ADMIN_TOKEN and OMLX_API_KEY",
         )
-    if reply.status == _NOT_FOUND and message is None:
+    if reply.status == HTTPStatus.NOT_FOUND and message is None:
         raise OmlxError("this server has no routes for models: is it another program?")
-    hint = _OTHERS if reply.error.get("code") == _UNKNOWN else ""
+    hint = _PS_HINT if reply.error.get("code") == _UNKNOWN_MODEL else ""
     raise OmlxError(f"{message or 'the server failed'} (HTTP {reply.status})", hint=hint)
 
 
-def in_chunks(description: Mapping[str, Any]) -> str:
+def chunk_sizes_in_words(description: Mapping[str, Any]) -> str:
     """Return the prefill chunk sizes in a model's description; empty if unknown."""
     batched, alone = description.get("chunk_tokens"), description.get("chunk_tokens_alone")
     if not (isinstance(batched, int) and isinstance(alone, int)):

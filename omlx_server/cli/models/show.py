@@ -2,21 +2,21 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from rich.filesize import decimal
 
-from omlx_server.cli.models.list import adapters_of, shape
-from omlx_server.cli.models.named import with_adapter
+from omlx_server.cli.models.list import adapters_of, model_json
+from omlx_server.cli.models.named import find_with_adapter
 from omlx_server.cli.models.server import (
     answer_of,
-    in_chunks,
-    is_of,
-    items_of,
+    chunk_sizes_in_words,
+    has_name,
+    models_in,
     own_admin_server,
 )
 from omlx_server.cli.shell.options import load_settings
@@ -35,51 +35,43 @@ from omlx_server.settings.overrides import ModelOverrides
 from omlx_server.settings.values import plain
 from omlx_server.wiring.overrides.in_force import DEFAULT, OVERRIDE, values_in_force
 
-_MOST_CHARS = 60
+_MOST_CHARACTERS = 60
 # Width and height in pixels.
-_SIZES = ((512, 512), (1024, 1024), (1920, 1080))
-_EMPTY: tuple[object, ...] = (None, [])
-_NOT_SAMPLING = ("system", "reasoning_effort", "thinking_budget")
-REPORTED = frozenset({*_NOT_SAMPLING, "sampling", "presets", "chat_template"})
-"""The overrides that `report_lines` and `template_in_words` show."""
+_IMAGE_SIZES = ((512, 512), (1024, 1024), (1920, 1080))
+_EMPTY_VALUES: tuple[object, ...] = (None, [])
+_THINKING = ("reasoning_effort", "thinking_budget")
+# The overrides that `_lines_in_force` and `_template_in_words` show.
+_SHOWN_OVERRIDES = frozenset({"system", *_THINKING, "sampling", "presets", "chat_template"})
 
 
 def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
-    model, adapter = with_adapter(settings.models.resolve_alias(name), settings)
+    model, adapter = find_with_adapter(settings.models.resolve_alias(name), settings)
     facts = _facts(model, settings)
     if adapter:
         path = adapters_of(model, settings).all()[adapter]
         facts["adapter"] = {"name": adapter, "path": str(path), "disk_bytes": size_of(path)}
-    lines = (f"{what:<10} {visible(how)}" for what, how in _lines(facts))
+    lines = (f"{what:<10} {visible(how)}" for what, how in _fact_lines(facts))
     show_result(facts, lines, as_json=as_json)
     return 0
 
 
 def _facts(model: Installed, settings: Settings) -> dict[str, Any]:
-    overrides, about = settings.overrides_of(model.names), described(model.path)
-    facts: dict[str, Any] = shape(model, settings)
+    overrides, description = settings.overrides_of(model.names), described(model.path)
+    facts: dict[str, Any] = model_json(model, settings)
     facts |= {
         "default_adapter": adapters_of(model, settings).default_name or None,
         "disk_bytes": freed_by(model),
-        "sampling": about.recommended if about else {},
+        "sampling": description.recommended if description else {},
         "overrides": plain(overrides),
     }
     if model.kind is ModelKind.CHAT:
-        name, files = model.names[0], TokenizerFiles.of(model.path)
-        files, template_facts = with_template(files, model.path, name, overrides)
-        facts |= template_facts | in_force_shape(facts["sampling"], overrides, settings)
+        files, template_facts = _template_in_force(model, overrides)
+        facts |= template_facts | _values_in_force(facts["sampling"], overrides, settings)
         facts |= _parsers(files, overrides) if facts["chat_template"] else {}
     if facts["images"]:
         facts |= _image_tokens(model, settings)
-    return facts | _in_server(model, settings)
-
-
-def _image_tokens(model: Installed, settings: Settings) -> dict[str, Any]:
-    try:
-        return {"image_tokens": tokens_of_images(model, settings)}
-    except LoadFailed as error:
-        return {"images": False, "no_images": error.message}
+    return facts | _state_in_server(model, settings)
 
 
 def _parsers(files: TokenizerFiles, overrides: ModelOverrides) -> dict[str, dict[str, str]]:
@@ -87,11 +79,10 @@ def _parsers(files: TokenizerFiles, overrides: ModelOverrides) -> dict[str, dict
     template, vocabulary = "\n".join(sources), files.vocabulary
     shows_tools = any(map(_shows_tools, sources))
     tools = tool_parser_of(template, vocabulary, files.tool_parser, shows_tools=shows_tools)
+    reasoning = reasoning_parser_of(template, vocabulary)
     return {
-        "tool_parser": _chosen(overrides.tool_parser, tools),
-        "reasoning_parser": _chosen(
-            overrides.reasoning_parser, reasoning_parser_of(template, vocabulary)
-        ),
+        "tool_parser": _name_and_origin(overrides.tool_parser, tools),
+        "reasoning_parser": _name_and_origin(overrides.reasoning_parser, reasoning),
     }
 
 
@@ -104,17 +95,17 @@ def _shows_tools(template: str) -> bool:
         return False
 
 
-def _chosen(override: str | None, detected: str) -> dict[str, str]:
+def _name_and_origin(override: str | None, detected: str) -> dict[str, str]:
     return {"name": override or detected, "origin": "override" if override else "detected"}
 
 
-def _in_server(model: Installed, settings: Settings) -> dict[str, Any]:
+def _state_in_server(model: Installed, settings: Settings) -> dict[str, Any]:
     try:
         server = own_admin_server(settings)
-        items = items_of(answer_of(server.get("/admin/models")))
+        items = models_in(answer_of(server.get("/admin/models")))
     except OmlxError:
         return {}
-    item: Mapping[str, Any] = next((item for item in items if is_of(item, model.names)), {})
+    item: Mapping[str, Any] = next((item for item in items if has_name(item, model.names)), {})
     state = item.get("state", "absent")
     return {
         "loaded": state == "loaded",
@@ -129,10 +120,10 @@ def _in_server(model: Installed, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _fact_lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "name", facts["name"]
-    if also := [*facts["names"][1:], *facts["aliases"]]:
-        yield "also", ", ".join(also)
+    if other_names := [*facts["names"][1:], *facts["aliases"]]:
+        yield "also", ", ".join(other_names)
     if facts["problem"]:
         yield "problem", facts["problem"]
     yield "path", facts["path"]
@@ -145,115 +136,114 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if facts["context_length"]:
         yield "context", f"{facts['context_length']} tokens"
     if facts["kind"] == ModelKind.CHAT.value:
-        yield "images", images_in_words(facts)
+        yield "images", _images_in_words(facts)
         if facts["adapters"]:
             default = facts["default_adapter"]
-            names = (f"{n} (default)" if n == default else n for n in facts["adapters"])
-            yield "adapters", ", ".join(names)
+            names = facts["adapters"]
+            yield "adapters", ", ".join(f"{n} (default)" if n == default else n for n in names)
         if "adapter" in facts:
             adapter = facts["adapter"]
             size = decimal(adapter["disk_bytes"])
             yield "adapter", f"{adapter['name']} ({size}, {adapter['path']})"
     if "template" in facts:
-        yield "template", template_in_words(facts["template"])
+        yield "template", _template_in_words(facts["template"])
     for label, key in (("tools", "tool_parser"), ("reasoning", "reasoning_parser")):
         if key in facts:
             yield label, f"{facts[key]['name']} ({facts[key]['origin']})"
-    yield from _of_requests(facts)
+    yield from _request_lines(facts)
     if "server" in facts:
-        yield "server", _server(facts["server"])
-        if chunks := in_chunks(facts["server"]):
+        yield "server", _server_in_words(facts["server"])
+        if chunks := chunk_sizes_in_words(facts["server"]):
             yield "chunks", chunks
 
 
-def _of_requests(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    reported: Collection[str] = ()
+def _request_lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    overrides = facts["overrides"]
     if "in_force" in facts:
-        yield from report_lines(facts)
-        reported = REPORTED
+        yield from _lines_in_force(facts)
+        overrides = {key: overrides[key] for key in overrides if key not in _SHOWN_OVERRIDES}
     elif facts["sampling"]:
         yield "sampling", _in_words(facts["sampling"])
-    if others := {key: value for key, value in facts["overrides"].items() if key not in reported}:
-        yield "overrides", _in_words(others)
+    if overrides:
+        yield "overrides", _in_words(overrides)
 
 
 def _in_words(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in _flat(values))
+    return ", ".join(f"{name} {value}" for name, value in _flattened(values))
 
 
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def _flattened(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
+            yield from _flattened(value, f"{prefix}{name}.")
         else:
-            yield f"{above}{name}", value
+            yield f"{prefix}{name}", value
 
 
-def _server(server: Mapping[str, Any]) -> str:
+def _server_in_words(server: Mapping[str, Any]) -> str:
     size = server["weight_bytes"]
     weights = f", {decimal(size)} of weights" if isinstance(size, int) and size else ""
     pinned = ", pinned" if server["pinned"] else ""
     return f"{server['state']}{weights}{pinned}, at {server['url']}"
 
 
-def in_force_shape(
+def _values_in_force(
     recommended: Mapping[str, float], overrides: ModelOverrides, settings: Settings
 ) -> dict[str, Any]:
     values = values_in_force(recommended, overrides, settings)
     return {
         "in_force": {
-            name: {"value": plain(one.value), "origin": one.origin} for name, one in values.items()
+            name: {"value": plain(value.value), "origin": value.origin}
+            for name, value in values.items()
         },
         "presets": {name: plain(preset) for name, preset in overrides.presets.items()},
     }
 
 
-def with_template(
-    files: TokenizerFiles, directory: Path, name: str, overrides: ModelOverrides
+def _template_in_force(
+    model: Installed, overrides: ModelOverrides
 ) -> tuple[TokenizerFiles, dict[str, Any]]:
     """Return the tokenizer's files with the template in force, and facts about it."""
-    path = overrides.chat_template
+    files, path = TokenizerFiles.of(model.path), overrides.chat_template
     if not path:
         source = files.templates.get("default")
         if source is None:
             return files, {"chat_template": False, "template": None}
-        where = str(directory / files.template_file)
-        return files, {
-            "chat_template": True,
-            "template": _template_shape(where, files.template_file, source),
-        }
+        own_path = str(model.path / files.template_file)
+        facts = _template_json(own_path, files.template_file, source)
+        return files, {"chat_template": True, "template": facts}
     from omlx_server.wiring.overrides.templates import checked_template
 
     try:
-        source = checked_template(name, path)
+        source = checked_template(model.names[0], path)
     except ConfigError as error:
         facts = {"path": path, "origin": OVERRIDE, "sha256": None, "problem": error.message}
         return files, {"chat_template": False, "template": facts}
-    facts = _template_shape(path, OVERRIDE, source)
+    facts = _template_json(path, OVERRIDE, source)
     return replace(files, templates={"default": source}), {"chat_template": True, "template": facts}
 
 
-def _template_shape(path: str, origin: str, source: str) -> dict[str, Any]:
+def _template_json(path: str, origin: str, source: str) -> dict[str, Any]:
     digest = hashlib.sha256(source.encode()).hexdigest()
     return {"path": path, "origin": origin, "sha256": digest, "problem": None}
 
 
-def tokens_of_images(model: Installed, settings: Settings) -> dict[str, int]:
-    """Return the tokens of images by width and height. Imports numpy. Raises LoadFailed."""
+def _image_tokens(model: Installed, settings: Settings) -> dict[str, Any]:
+    """Return the tokens of images by their size, or why the model takes none. Imports numpy."""
     from omlx_server.images.prepare.families import make_preparer
     from omlx_server.images.prepare.prepared import Detail
 
-    config = read_json(model.path / "config.json")
-    detail = Detail(settings.images.max_tokens)
-    preparer = make_preparer(preprocessor_config(model.path), config, detail)
     try:
-        plans = {(width, height): preparer.plan(height, width) for width, height in _SIZES}
-    except BadRequest as error:
-        raise LoadFailed(error.message) from error
-    return {f"{width} x {height}": plan.tokens for (width, height), plan in plans.items()}
+        config = read_json(model.path / "config.json")
+        detail = Detail(settings.images.max_tokens)
+        preparer = make_preparer(preprocessor_config(model.path), config, detail)
+        tokens = {f"{w} x {h}": preparer.plan(h, w).tokens for w, h in _IMAGE_SIZES}
+    except (BadRequest, LoadFailed) as error:
+        return {"images": False, "no_images": error.message}
+    return {"image_tokens": tokens}
 
 
-def images_in_words(facts: Mapping[str, Any]) -> str:
+def _images_in_words(facts: Mapping[str, Any]) -> str:
     if not facts["images"]:
         return f"none: {facts['no_images']}"
     tokens: Mapping[str, int] = facts["image_tokens"]
@@ -264,7 +254,7 @@ def images_in_words(facts: Mapping[str, Any]) -> str:
     return f"yes, by a vision tower of {facts['vision']}: {words}"
 
 
-def template_in_words(template: Mapping[str, Any] | None) -> str:
+def _template_in_words(template: Mapping[str, Any] | None) -> str:
     if template is None:
         return "none: it can't chat"
     if template["problem"]:
@@ -274,40 +264,35 @@ def template_in_words(template: Mapping[str, Any] | None) -> str:
     return f"yes ({template['origin']})"
 
 
-def report_lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    values = facts["in_force"]
-    for label, names in (("system", ("system",)), ("thinking", _NOT_SAMPLING[1:])):
-        given_values = {name: values[name] for name in names if values[name]["value"] is not None}
-        if given_values:
-            yield label, _by_origin(given_values, named=label != "system")
-    others = {name: one for name, one in values.items() if name not in _NOT_SAMPLING}
-    yield "sampling", _by_origin({n: o for n, o in others.items() if o["value"] not in _EMPTY})
+def _lines_in_force(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    values = dict(facts["in_force"])  # the value and origin of each name
+    system = values.pop("system")
+    if system["value"] is not None:
+        yield "system", f"{_shortened(system['value'])} ({system['origin']})"
+    thinking = {name: values.pop(name) for name in _THINKING}
+    if given := {name: item for name, item in thinking.items() if item["value"] is not None}:
+        yield "thinking", _by_origin(given)
+    given = {name: item for name, item in values.items() if item["value"] not in _EMPTY_VALUES}
+    yield "sampling", _by_origin(given)
     for name, preset in facts["presets"].items():
         yield "preset", f"{name}: " + ", ".join(_named_value(*item) for item in preset.items())
 
 
-def _by_origin(values: Mapping[str, Mapping[str, Any]], *, named: bool = True) -> str:
-    order = sorted(values.items(), key=lambda item: _rank(item[1]["origin"]))
-    groups = []
-    for origin, group in groupby(order, key=lambda item: item[1]["origin"]):
-        words = [
-            _named_value(name, one["value"]) if named else _short(one["value"])
-            for name, one in group
-        ]
-        groups.append(f"{', '.join(words)} ({origin})")
-    return "; ".join(groups)
-
-
-def _rank(origin: str) -> tuple[bool, bool, str]:
-    return origin == DEFAULT, origin != OVERRIDE, origin
+def _by_origin(values: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return values grouped by origin: overrides first, defaults last."""
+    words = defaultdict[str, list[str]](list)
+    for name, item in values.items():
+        words[item["origin"]].append(_named_value(name, item["value"]))
+    origins = sorted(words, key=lambda origin: (origin == DEFAULT, origin != OVERRIDE, origin))
+    return "; ".join(f"{', '.join(words[origin])} ({origin})" for origin in origins)
 
 
 def _named_value(name: str, value: object) -> str:
     if name == "max_tokens" and value == 0:
         return "max_tokens 0 (no limit but the context)"
-    return f"{name} {_short(value)}"
+    return f"{name} {_shortened(value)}"
 
 
-def _short(value: object) -> str:
+def _shortened(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else str(value)
-    return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"

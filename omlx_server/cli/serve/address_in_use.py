@@ -14,6 +14,8 @@ from omlx_server.settings import Settings
 
 
 class Listener(Enum):
+    """The program that listens at an address."""
+
     NOBODY = "nobody"
     OURS = "a server of this program"
     OTHER = "another program"
@@ -21,28 +23,28 @@ class Listener(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """An address (port 0: a Unix socket), a client for a `server` there, and who listens there
-    now."""
+    """An address (port 0: a Unix socket), a client for a `server` there, and who listens now."""
 
     port: int
     server: ServerClient
     listener: Listener = Listener.NOBODY
 
 
-def look(settings: Settings) -> ListenAddress:
+def find_address(settings: Settings) -> ListenAddress:
     """Return the address of these settings. With server.port 0 it is a free port."""
     host, port = settings.server.host, settings.server.port
     if settings.server.uds:  # a dead server's socket file is no problem
         server = own_server(settings)
-        return ListenAddress(0, server, Listener.OURS if is_ours(server) else Listener.NOBODY)
+        listener = Listener.OURS if _is_omlx_server(server) else Listener.NOBODY
+        return ListenAddress(0, server, listener)
     if port == 0:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, 0), family=family) as probe:
-            return at_port(settings, int(probe.getsockname()[1]))
-    address = at_port(settings, port)
+            return _unused_address(settings, int(probe.getsockname()[1]))
+    address = _unused_address(settings, port)
     if ports.is_free(host, port):
         return address
-    listener = Listener.OURS if is_ours(address.server) else Listener.OTHER
+    listener = Listener.OURS if _is_omlx_server(address.server) else Listener.OTHER
     return ListenAddress(port, address.server, listener)
 
 
@@ -52,15 +54,15 @@ def next_free(settings: Settings) -> ListenAddress:
     free = ports.next_free(host, port)
     if free is None:
         raise UsageError(f"no port from {port + 1} on is free", hint="omlx-server up --port 0")
-    return at_port(settings, free)
+    return _unused_address(settings, free)
 
 
-def at_port(settings: Settings, port: int) -> ListenAddress:
+def _unused_address(settings: Settings, port: int) -> ListenAddress:
     server = replace(settings.server, port=port)
     return ListenAddress(port, own_server(replace(settings, server=server)))
 
 
-def is_ours(server: ServerClient) -> bool:
+def _is_omlx_server(server: ServerClient) -> bool:
     """Whether an omlx-server answers there, without a key."""
     try:
         return "status" in (server.get("/health/ready").json_object or {})

@@ -4,7 +4,7 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-from omlx_server.cli.shell.options import check_all
+from omlx_server.cli.shell.options import check_model_overrides
 from omlx_server.core.adapters import is_path
 from omlx_server.errors import AdapterNotFound, AdapterUnusable, ModelUnavailable, UsageError
 from omlx_server.models import catalogue, locate, pull
@@ -29,7 +29,7 @@ def check_start(settings: Settings, model: str) -> None:
     _check_adapter(settings, models.resolve_alias(model))
 
 
-def begin(loaded: Loaded, model: str, progress: ProgressListener) -> None:
+def prepare(loaded: Loaded, model: str, progress: ProgressListener) -> None:
     """Start the log, check overrides, and download missing models. Raises UsageError."""
     from omlx_server.process.logs import start_logging
 
@@ -37,25 +37,29 @@ def begin(loaded: Loaded, model: str, progress: ProgressListener) -> None:
     start_logging(log.level, log.file, log.format)
     for warning in warnings(loaded):
         _log.warning("%s", warning)
-    check_all(loaded.settings)
+    check_model_overrides(loaded.settings)
     models = loaded.settings.models
-    if (name := models.resolve_alias(model)) not in catalogue.NAMES:
+    name = models.resolve_alias(model)
+    if name not in catalogue.NAMES:
         locate.locate(name, models, progress)
     for encoder in map(models.resolve_alias, filter(None, (models.embedding, models.reranker))):
         pull.encoder(encoder, models, progress)
 
 
 def _check_adapter(settings: Settings, model: str) -> None:
+    """Check the default adapter: a path always, a name if the model is here already."""
     located = None
     with suppress(ModelUnavailable):  # a damaged model of the catalogue is made anew
         located = locate.find_here(model, settings.models)
     names = located.names if located else (model,)
     adapter = settings.default_adapter_of(names, served=True)
-    if is_path(adapter) and not (path := expanded(adapter).absolute()).is_dir():
-        raise UsageError(f"there is no directory {path} of an adapter", hint=_ADAPTER_HINT)
-    below = settings.adapters.directory
-    directory = located.path if located else Path()
-    places = AdapterPlaces(directory, names, Path(below) if below else None, adapter)
+    if is_path(adapter):
+        path = expanded(adapter).absolute()
+        if not path.is_dir():
+            raise UsageError(f"there is no directory {path} of an adapter", hint=_ADAPTER_HINT)
+    shared = settings.adapters.directory
+    model_directory = located.path if located else Path()
+    places = AdapterPlaces(model_directory, names, Path(shared) if shared else None, adapter)
     name = places.default_name
     if name and (located or is_path(adapter)):
         try:

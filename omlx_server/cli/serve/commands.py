@@ -115,12 +115,7 @@ def up(
     from omlx_server.cli.serve.up import UpOptions, run
 
     options = UpOptions(
-        model=model,
-        once=once,
-        demo=demo,
-        config=config_file,
-        sets=sets or [],
-        browser=not no_browser,
+        model, once=once, demo=demo, config=config_file, sets=sets or [], browser=not no_browser
     )
     return run(options, port=port)
 

@@ -1,5 +1,4 @@
-"""`omlx-server serve --hosts FILE --dry-run`: shows how a cluster would be started. Imports no
-MLX."""
+"""`omlx-server serve --hosts FILE --dry-run`: shows how a cluster would be started, without MLX."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from omlx_server.settings import Loaded
 from omlx_server.wiring.cluster.options import GatheringOptions, gathering_options, hosts_of
 from omlx_server.wiring.cluster.starting import command_lines_of, line_by_hand
 
-# Placeholders for values of a running server.
+# They stand in the command lines for values that only a running server has.
 _PORT, _PID = "PORT", "PID"
 
 
@@ -30,11 +29,11 @@ def show_start(
         )
     if name not in catalogue.NAMES:
         locate.find_or_expect(name, models)
-    print("\n".join(_lines(name, loaded, gathering_options(loaded, hosts))))
+    print("\n".join(_plan_lines(name, loaded, gathering_options(loaded, hosts))))
     return 0
 
 
-def _lines(model: str, loaded: Loaded, options: GatheringOptions) -> Iterator[str]:
+def _plan_lines(model: str, loaded: Loaded, options: GatheringOptions) -> Iterator[str]:
     cluster, hosts = loaded.settings.cluster, options.hosts
     leader = f"{options.listens_at}:{cluster.port or _PORT}"
     backend = cluster.backend
@@ -56,13 +55,11 @@ def _lines(model: str, loaded: Loaded, options: GatheringOptions) -> Iterator[st
 def _notes(options: GatheringOptions) -> Iterator[str]:
     if options.secret:
         yield "Each rank reads the secret, cluster.secret, from its standard input."
+        if not options.port:
+            yield f"{_PORT} changes at each start: set cluster.port."
     else:
         yield "Each rank gets a secret, made at each start, on its standard input."
-    if not options.port:
-        if options.secret:
-            yield f"{_PORT} changes at each start: set cluster.port."
-        else:
+        if not options.port:
             yield f"{_PORT} would be any free one, since cluster.port is 0."
-    if not options.secret:
         yield f"{_PID} would be the process id of rank 0."
     yield "Nothing was started. `omlx-server doctor --hosts FILE` tries the machines."

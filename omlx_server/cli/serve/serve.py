@@ -8,9 +8,9 @@ from pathlib import Path
 from types import FrameType
 
 from omlx_server import settings
-from omlx_server.cli.serve.before_start import begin, check_start
+from omlx_server.cli.serve.before_start import check_start, prepare
 from omlx_server.cli.server_client.http import socket_of
-from omlx_server.cli.shell.ending import sigterm
+from omlx_server.cli.shell.ending import on_sigterm
 from omlx_server.cli.shell.options import overrides_of
 from omlx_server.cli.shell.progress import Display, open_display
 from omlx_server.errors import ConfigError, UsageError
@@ -36,10 +36,10 @@ def run(
         from omlx_server.cli.serve.dry_run import show_start
 
         return show_start(model, flags, config, sets or ())
-    overrides, weak = overrides_of(sets or (), flags), overrides_of(fallbacks or (), None)
-    with sigterm(_end):
+    overrides, weak_overrides = overrides_of(sets or (), flags), overrides_of(fallbacks or (), None)
+    with on_sigterm(_exit_at_once):
         try:
-            return _serve(model, settings.load(config, overrides, fallbacks=weak))
+            return _serve(model, settings.load(config, overrides, fallbacks=weak_overrides))
         except UsageError as error:
             if not degraded:
                 raise
@@ -47,8 +47,8 @@ def run(
         return _serve_degraded(problem, config, overrides)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    # An exception could be lost in a callback of an import.
+def _exit_at_once(number: int, frame: FrameType | None) -> None:
+    # Until the server handles signals: an exception could be lost in a callback of an import.
     os._exit(0)
 
 
@@ -58,10 +58,10 @@ def _serve(model: str, loaded: settings.Loaded) -> int:
     server = loaded.settings.server
     with listening(server.host, server.port, server.uds) as sock, open_display() as display:
         check_start(loaded.settings, name)
-        begin(loaded, name, display)
+        prepare(loaded, name, display)
         from omlx_server.process.server import leave, serve
 
-        code = serve(loaded, name, sock, progress=display, ready=partial(_ready, display))
+        code = serve(loaded, name, sock, progress=display, ready=partial(_print_ready, display))
     return leave(code)
 
 
@@ -71,11 +71,11 @@ def _serve_degraded(problem: UsageError, config: Path | None, overrides: Mapping
         file = config or settings.find_config()
     from omlx_server.process.degraded import serve_degraded
 
-    check = partial(settings.load, config, overrides)
-    return serve_degraded(problem, salvage(file, overrides), file, check)
+    load_again = partial(settings.load, config, overrides)
+    return serve_degraded(problem, salvage(file, overrides), file, load_again)
 
 
-def _ready(display: Display, url: str, model: str) -> None:
+def _print_ready(display: Display, url: str, model: str) -> None:
     display.close()
     base = url if socket_of(url) else f"{url}/v1"
     print(f"omlx-server is ready: {base} serves {model} (Ctrl-C ends it)", flush=True)

@@ -11,8 +11,10 @@ from omlx_server.errors import UsageError
 from omlx_server.settings import Settings
 from omlx_server.settings.types import UNIX
 
-_KEY = re.compile(r"[!-~]([ -~]*[!-~])?")
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+# Printable ASCII without a blank at its ends.
+_API_KEY = re.compile(r"[!-~]([ -~]*[!-~])?")
+# A server that listens at all addresses of a machine is reached at its loopback address.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def server_of(
@@ -20,7 +22,7 @@ def server_of(
 ) -> ServerClient:
     """Return the server at `url`, or else the one of the settings, which alone gets their key.
     Raises UsageError, which never shows the key."""
-    if api_key and not _KEY.fullmatch(api_key):
+    if api_key and not _API_KEY.fullmatch(api_key):
         raise UsageError(
             "the API key can't travel in an HTTP header",
             hint="ASCII characters only; look for an end of line, or a space at its ends",
@@ -31,8 +33,7 @@ def server_of(
 
 
 def own_server(settings: Settings, api_key: str = "") -> ServerClient:
-    """Return the server of these settings, with `api_key` or their first key. Raises UsageError
-    if server.port is 0."""
+    """Return the server of these settings, with `api_key` or their first key. Raises UsageError."""
     key = api_key or next((key.reveal() for key in settings.auth.api_keys), "")
     return replace(server_at(local_url(settings), key), is_own=True)
 
@@ -43,5 +44,5 @@ def local_url(settings: Settings) -> str:
         return f"{UNIX}{Path(settings.server.uds).absolute()}"
     if settings.server.port == 0:
         raise UsageError("server.port is 0, so its real port is unknown", hint="give --url")
-    host = _ANY.get(settings.server.host, settings.server.host)
+    host = _LOOPBACK.get(settings.server.host, settings.server.host)
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.server.port}"

@@ -9,19 +9,18 @@ import httpx
 from omlx_server.cli.server_client.http import (
     ServerClient,
     is_local,
-    no_answer,
-    no_key,
-    no_url,
+    missing_key_error,
+    no_answer_error,
     socket_of,
+    wrong_url_error,
 )
 from omlx_server.errors import OmlxError
 
 
-def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, Any]:
-    """Return the arguments for an httpx client; `transport` is a class. Raises UsageError for a
-    wrong URL."""
+def http_options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, Any]:
+    """Return the arguments for an httpx client with this transport class. Raises UsageError."""
     url, socket = server.url, socket_of(server.url)
-    with explained(url):
+    with reading_answer(url):
         return {
             "base_url": httpx.URL("http://localhost" if socket else url),
             "headers": {"Authorization": f"Bearer {server.key}"} if server.key else {},
@@ -32,9 +31,9 @@ def options(server: ServerClient, transport: Callable[..., Any]) -> dict[str, An
 
 
 @contextmanager
-def explained(url: str) -> Iterator[None]:
-    """Turn errors of the connection, and JSON of another shape, into an OmlxError; a wrong URL
-    into a UsageError. Only read an answer within it."""
+def reading_answer(url: str) -> Iterator[None]:
+    """Turn errors as `connecting` does, and JSON of another shape into an OmlxError. Only read an
+    answer in the body: a bug there would be reported as such JSON."""
     try:
         with connecting(url):
             yield
@@ -48,9 +47,9 @@ def connecting(url: str) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout):
-        raise no_answer(url) from None
+        raise no_answer_error(url) from None
     except httpx.InvalidURL:
-        raise no_url(url) from None
+        raise wrong_url_error(url) from None
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise OmlxError(f"the connection to {url} broke: {reason}") from None
@@ -59,7 +58,7 @@ def connecting(url: str) -> Iterator[None]:
 def refusal(response: httpx.Response) -> str:
     """Return the server's message about a refused request. Raises UsageError for HTTP 401."""
     if response.status_code == 401:
-        raise no_key()
+        raise missing_key_error()
     try:
         message = str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):

@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,12 +12,14 @@ from urllib.parse import urlsplit
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings.types import UNIX, is_loopback
 
-_MODELS = "/v1/models"
-_SECONDS = 5.0
+_MODELS_ROUTE = "/v1/models"
+_TIMEOUT = 5.0  # seconds
 _MOST_BYTES = 1 << 24
 
 
 class UnixConnection(HTTPConnection):
+    """A connection to a Unix socket."""
+
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
         self._path = path
@@ -33,6 +36,8 @@ class NoAnswer(OmlxError):
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
+    """The status and body of an answer."""
+
     status: int
     body: bytes
 
@@ -58,8 +63,7 @@ class HttpReply:
 
 @dataclass(frozen=True, slots=True)
 class ServerClient:
-    """A client of one server. `url` has no /v1, or is `unix:PATH`. `is_own`: the server of the
-    settings, reached without a proxy."""
+    """A client of one server. `url` has no /v1, or is `unix:PATH`. `is_own`: use no proxy."""
 
     url: str
     key: str = ""
@@ -67,14 +71,14 @@ class ServerClient:
     is_own: bool = False
 
     def get(self, path: str) -> HttpReply:
-        """Raises NoAnswer, and UsageError for a wrong URL."""
-        return self._ask("GET", path, None, _SECONDS)
+        """Send a GET. Raises NoAnswer, and UsageError for a wrong URL."""
+        return self._send("GET", path, None, _TIMEOUT)
 
-    def post(self, path: str, body: object, seconds: float | None = _SECONDS) -> HttpReply:
+    def post(self, path: str, body: object, seconds: float | None = _TIMEOUT) -> HttpReply:
         """Send `body` as JSON; `seconds` may pass without a byte. Raises as `get`."""
-        return self._ask("POST", path, json.dumps(body).encode(), seconds)
+        return self._send("POST", path, json.dumps(body).encode(), seconds)
 
-    def _ask(self, method: str, path: str, body: bytes | None, seconds: float | None) -> HttpReply:
+    def _send(self, method: str, path: str, body: bytes | None, seconds: float | None) -> HttpReply:
         connection = self._connection()
         try:
             connection.connect()
@@ -85,9 +89,9 @@ class ServerClient:
             response = connection.getresponse()
             return HttpReply(response.status, response.read(_MOST_BYTES))
         except (OSError, HTTPException) as error:
-            raise no_answer(self.url) from error
+            raise no_answer_error(self.url) from error
         except ValueError:  # the path is not ASCII, or the host no name
-            raise no_url(self.url) from None
+            raise wrong_url_error(self.url) from None
         finally:
             connection.close()
 
@@ -100,24 +104,24 @@ class ServerClient:
         return headers
 
     def models(self) -> list[str]:
-        """Return the models' names; empty if they are not listed. Raises as `get`."""
-        return list(_listings(self.get(_MODELS)))
+        """Return the models' names; empty if the server refuses. Raises as `get`."""
+        return list(_listings(self.get(_MODELS_ROUTE)))
 
     def model_listings(self) -> dict[str, Mapping[str, Any]]:
-        """Return the models' listings by name. Raises as `get`, and OmlxError if refused."""
-        reply = self.get(_MODELS)
-        if reply.status == 401:
-            raise no_key()
-        if reply.status != 200:
+        """Return the models' listings by name. Raises as `get`, and OmlxError if it refuses."""
+        reply = self.get(_MODELS_ROUTE)
+        if reply.status == HTTPStatus.UNAUTHORIZED:
+            raise missing_key_error()
+        if reply.status != HTTPStatus.OK:
             raise OmlxError(f"{self.url} does not list its models (HTTP {reply.status})")
         return _listings(reply)
 
     def _connection(self) -> HTTPConnection:
         if path := socket_of(self.url):
-            return UnixConnection(path, _SECONDS)
+            return UnixConnection(path, _TIMEOUT)
         parts = urlsplit(self.url)
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        return kind(parts.hostname or "", parts.port, timeout=_SECONDS)
+        connect = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        return connect(parts.hostname or "", parts.port, timeout=_TIMEOUT)
 
 
 def socket_of(url: str) -> str:
@@ -141,11 +145,11 @@ def is_local(url: str) -> bool:
 def _host_of(url: str) -> str:
     try:
         parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and parts.port != 0
+        is_valid = parts.scheme in ("http", "https") and parts.port != 0
     except ValueError:  # the port is no number, or the address in brackets no address
-        valid = False
-    if not valid or not parts.hostname:
-        raise no_url(url)
+        is_valid = False
+    if not is_valid or not parts.hostname:
+        raise wrong_url_error(url)
     return parts.hostname
 
 
@@ -154,14 +158,14 @@ def _listings(reply: HttpReply) -> dict[str, Mapping[str, Any]]:
     return {str(row["id"]): row for row in rows or () if isinstance(row, Mapping) and "id" in row}
 
 
-def no_key() -> UsageError:
+def missing_key_error() -> UsageError:
     return UsageError("the server wants an API key", hint="set OMLX_API_KEY to it")
 
 
-def no_answer(url: str) -> NoAnswer:
+def no_answer_error(url: str) -> NoAnswer:
     hint = "start one with `omlx-server up`, or name another with --url"
     return NoAnswer(f"no server answers at {url}", hint=hint)
 
 
-def no_url(url: str) -> UsageError:
+def wrong_url_error(url: str) -> UsageError:
     return UsageError(f"{url} is not a URL", hint="for example http://127.0.0.1:8000")

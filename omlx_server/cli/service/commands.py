@@ -59,10 +59,10 @@ def service_start(dry_run: DryRunOption = False) -> int:
     Example:
       omlx-server service start && omlx-server service logs -f
     """
-    from omlx_server.cli.service.service import installed, take_or_tell
+    from omlx_server.cli.service.service import installed_manager, take_or_describe
 
     words = "Starting: `omlx-server service status` tells how it is."
-    return take_or_tell(installed().start(), words, dry_run=dry_run)
+    return take_or_describe(installed_manager().start(), words, dry_run=dry_run)
 
 
 @service.command("stop")
@@ -73,9 +73,9 @@ def service_stop(dry_run: DryRunOption = False) -> int:
     Example:
       omlx-server service stop
     """
-    from omlx_server.cli.service.service import installed, take_or_tell
+    from omlx_server.cli.service.service import installed_manager, take_or_describe
 
-    return take_or_tell(installed().stop(), "Stopped.", dry_run=dry_run)
+    return take_or_describe(installed_manager().stop(), "Stopped.", dry_run=dry_run)
 
 
 @service.command("reload")
@@ -86,16 +86,14 @@ def service_reload(dry_run: DryRunOption = False) -> int:
     Example:
       omlx-server service reload && omlx-server service logs -n 5
     """
-    from omlx_server.cli.service.service import installed, take_or_tell
+    from omlx_server.cli.service.service import installed_manager, take_or_describe
 
     words = "Asked to look at its config: `omlx-server service logs` tells what became of it."
-    return take_or_tell(installed().reload(), words, dry_run=dry_run)
+    return take_or_describe(installed_manager().reload(), words, dry_run=dry_run)
 
 
 @service.command("status")
-def service_status(
-    as_json: JsonOption = False,
-) -> int:
+def service_status(as_json: JsonOption = False) -> int:
     """Say how it is; exit code 0 if it runs, 1 if not.
 
     \b

@@ -28,19 +28,19 @@ _NO_ENVIRONMENT: MappingProxyType[str, str] = MappingProxyType({})
 
 
 def install(*, config: Path | None, dry_run: bool) -> int:
-    manager = _manager()
+    manager = manager_here(expanded("~"))
     file = _config_file(config)
     environment = environment_of(os.environ, home=expanded("~"), here=Path.cwd())
     service = service_of(
-        _settings_in(file),
+        _settings_of_file(file),
         python=Path(sys.executable),
         home=expanded("~"),
         log_dir=manager.log_dir,
         environment=environment,
     )
-    for note in (*_settings_of_this_shell(file), *environment.left):
+    for note in (*_notes_on_shell_settings(file), *environment.left):
         print(f"note: {note}", file=sys.stderr)
-    first = [] if file.exists() else [WriteFile(file, _EMPTY_CONFIG, _CONFIG_MODE)]
+    config_steps = [] if file.exists() else [WriteFile(file, _EMPTY_CONFIG, _CONFIG_MODE)]
     steps = manager.install(service, None if dry_run else run_program)
     is_new = not manager.file.exists()
     words = [
@@ -49,45 +49,45 @@ def install(*, config: Path | None, dry_run: bool) -> int:
         *filter(None, [manager.hint]),
     ]
     try:
-        return take_or_tell([*first, *steps], *words, dry_run=dry_run)
+        return take_or_describe([*config_steps, *steps], *words, dry_run=dry_run)
     except OmlxError:
         if is_new:
-            _take_back(manager, first)
+            _undo_install(manager, config_steps)
         else:
             print(f"note: {manager.file} is written anew and stays", file=sys.stderr)
         raise
 
 
-def _take_back(manager: Manager, written: list[WriteFile]) -> None:
+def _undo_install(manager: Manager, config_steps: list[WriteFile]) -> None:
     """Undo a failed installation, so that nothing starts at login."""
-    steps: list[Step] = [Remove(step.path) for step in written]
+    steps: list[Step] = [Remove(step.path) for step in config_steps]
     with suppress(OmlxError):
         take([*steps, *manager.uninstall()], run_program)
 
 
 def uninstall(*, dry_run: bool) -> int:
-    manager = _manager()
+    manager = manager_here(expanded("~"))
     if not manager.file.exists():
         print("No service is installed.")
         return 0
     if not (dry_run or manager.answers(run_program)):
         why = f"No {manager.name} answers here, so nothing was stopped."
-        return take_or_tell(
+        return take_or_describe(
             [Remove(manager.file)], f"{manager.file} is removed. {why}", dry_run=False
         )
     words = f"Stopped, and {manager.file} is removed."
-    return take_or_tell(manager.uninstall(), words, dry_run=dry_run)
+    return take_or_describe(manager.uninstall(), words, dry_run=dry_run)
 
 
 def status(*, as_json: bool) -> int:
-    manager = _manager()
+    manager = manager_here(expanded("~"))
     state = manager.state(run_program)
-    show_result(_document(manager, state), _in_words(manager, state), as_json=as_json)
+    show_result(_status_json(manager, state), _status_lines(manager, state), as_json=as_json)
     return 0 if state.state is RunState.RUNNING else 1
 
 
 def logs(*, follow: bool, lines: int, config: Path | None) -> int:
-    manager = _manager()
+    manager = manager_here(expanded("~"))
     log = _log_of(manager, config)
     try:
         for line in tail.last_lines(log, lines):
@@ -102,12 +102,9 @@ def logs(*, follow: bool, lines: int, config: Path | None) -> int:
     return 0
 
 
-def _manager() -> Manager:
-    return manager_here(expanded("~"))
-
-
-def installed() -> Manager:
-    manager = _manager()
+def installed_manager() -> Manager:
+    """Return the manager. Raises UsageError if no service is installed."""
+    manager = manager_here(expanded("~"))
     if not manager.file.exists():
         raise UsageError("no service is installed", hint="omlx-server service install")
     return manager
@@ -118,14 +115,14 @@ def _config_file(config: Path | None) -> Path:
     return file.absolute()
 
 
-def _settings_in(file: Path) -> settings.Loaded:
+def _settings_of_file(file: Path) -> settings.Loaded:
     """Return the file's settings alone: the service does not see this shell's variables."""
     if file.exists():
         return settings.load(file, {}, _NO_ENVIRONMENT)
     return settings.Loaded(settings.Settings(), file, MappingProxyType({}))
 
 
-def _settings_of_this_shell(file: Path) -> Iterator[str]:
+def _notes_on_shell_settings(file: Path) -> Iterator[str]:
     names = sorted(name for name in os.environ if name.startswith("OMLX_") and "__" in name)
     return (f"the service will not see {name}; write it to {file}" for name in names)
 
@@ -136,14 +133,17 @@ def _log_of(manager: Manager, config: Path | None) -> Path:
     return expanded("~") / log_file if log_file else manager.log_dir / LOG_NAME
 
 
-def take_or_tell(steps: Sequence[Step], *words: str, dry_run: bool) -> int:
-    if not dry_run:
+def take_or_describe(steps: Sequence[Step], *words: str, dry_run: bool) -> int:
+    """Take the steps and print `words`; in a dry run print the steps alone."""
+    if dry_run:
+        words = ("Would, in this order:", *describe(steps))
+    else:
         take(steps, run_program)
-    print("\n".join(["Would, in this order:", *describe(steps)] if dry_run else words))
+    print("\n".join(words))
     return 0
 
 
-def _document(manager: Manager, state: ServiceState) -> dict[str, object]:
+def _status_json(manager: Manager, state: ServiceState) -> dict[str, object]:
     return {
         "manager": manager.name,
         "state": state.state.value,
@@ -155,7 +155,7 @@ def _document(manager: Manager, state: ServiceState) -> dict[str, object]:
     }
 
 
-def _in_words(manager: Manager, state: ServiceState) -> Iterator[str]:
+def _status_lines(manager: Manager, state: ServiceState) -> Iterator[str]:
     pid = f", process {state.pid}" if state.pid else ""
     ended = "" if state.last_exit is None else f", last exit code {state.last_exit}"
     yield f"{state.state}{pid}{ended} ({manager.name})"

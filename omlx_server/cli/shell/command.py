@@ -42,10 +42,7 @@ SetOption = Annotated[
 
 
 def model_argument(
-    about: str,
-    *,
-    metavar: str = "MODEL",
-    complete: Callable[..., Sequence[str]] = complete_models,
+    about: str, *, metavar: str = "MODEL", complete: Callable[..., Sequence[str]] = complete_models
 ) -> Any:
     return typer.Argument(metavar=metavar, show_default=False, autocompletion=complete, help=about)
 
@@ -61,27 +58,28 @@ KeyOption = Annotated[str, option("KEY", "Sent as the Bearer token.", envvar="OM
 
 
 class ExitCodeCommand(TyperCommand):
-    """A command whose function returns its exit code. An OmlxError or OSError becomes one line,
-    or JSON with --json."""
+    """A command whose function returns its exit code. It prints an OmlxError or OSError."""
 
     def invoke(self, ctx: Any) -> None:
         output.escape_unencodable()
         as_json = bool(ctx.params.get("as_json"))
-        # `cache export -o -`: there stdout is the archive.
-        stream = sys.stderr if ctx.params.get("output") == output.STDOUT else None
+        # With `cache export -o -` stdout is the archive, so errors go to stderr.
+        error_stream = sys.stderr if ctx.params.get("output") == output.STDOUT else None
         try:
             code = super().invoke(ctx)
         except OmlxError as error:
-            code = output.report(error, as_json=as_json, stream=stream)
+            code = output.report_error(error, as_json=as_json, stream=error_stream)
         except BrokenPipeError:  # the reader of a pipe is gone: typer ends the program
             raise
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
-            reason = OmlxError(f"{place}{error.strerror or error}")
-            code = output.report(reason, as_json=as_json, stream=stream)
+            in_words = OmlxError(f"{place}{error.strerror or error}")
+            code = output.report_error(in_words, as_json=as_json, stream=error_stream)
         raise typer.Exit(code)
 
 
 class Commands(typer.Typer):
+    """A Typer app whose functions return exit codes."""
+
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Function], Function]:
         return super().command(name, cls=ExitCodeCommand, **settings)

@@ -1,5 +1,4 @@
-"""Completion in the shell. A function returns all candidates, of which typer takes those that begin
-like the typed word. Imports nothing heavy."""
+"""Completion in the shell: functions return all candidates. Imports nothing heavy."""
 
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -11,7 +10,8 @@ import typer
 from omlx_server.errors import OmlxError
 
 Arguments = ParamSpec("Arguments")
-_NAMES_MODELS = (
+# The settings whose values are names of models.
+_MODEL_KEYS = (
     "models.default",
     "models.embedding",
     "models.reranker",
@@ -20,8 +20,8 @@ _NAMES_MODELS = (
 )
 
 
-def _silent(names: Callable[Arguments, Iterable[str]]) -> Callable[Arguments, list[str]]:
-    """Let `names` offer nothing instead of an error."""
+def _empty_on_error(names: Callable[Arguments, Iterable[str]]) -> Callable[Arguments, list[str]]:
+    """Let `names` return an empty list instead of raising."""
 
     @wraps(names)
     def complete(*args: Arguments.args, **kwargs: Arguments.kwargs) -> list[str]:
@@ -33,34 +33,34 @@ def _silent(names: Callable[Arguments, Iterable[str]]) -> Callable[Arguments, li
     return complete
 
 
-@_silent
+@_empty_on_error
 def complete_models() -> Iterable[str]:
     from omlx_server.cli.shell import model_names
 
     return model_names.models()
 
 
-@_silent
+@_empty_on_error
 def complete_servable() -> Iterable[str]:
     from omlx_server.cli.shell import model_names
 
     return model_names.servable()
 
 
-@_silent
+@_empty_on_error
 def complete_pullable() -> Iterable[str]:
     from omlx_server.cli.shell import model_names
 
     return model_names.pullable()
 
 
-@_silent
+@_empty_on_error
 def complete_presets() -> Iterable[str]:
     """Complete presets of all models: the typed model is not known here."""
     from omlx_server.settings import load
 
     overrides = load().settings.models.overrides.values()
-    return sorted({name for one in overrides for name in one.presets})
+    return sorted({name for override in overrides for name in override.presets})
 
 
 def complete_keys() -> list[str]:
@@ -69,12 +69,12 @@ def complete_keys() -> list[str]:
     return sorted(KEYS)
 
 
-@_silent
-def complete_set_keys(ctx: typer.Context) -> Iterable[str]:
+@_empty_on_error
+def complete_keys_of_file(ctx: typer.Context) -> Iterable[str]:
     from omlx_server.settings.layers import find_config, keys_of_file
 
-    named = ctx.params.get("config_file")  # typer has not made a path of it yet
-    file = find_config(Path(named) if named else None)
+    typed = ctx.params.get("config_file")  # still text: typer has not parsed it yet
+    file = find_config(Path(typed) if typed else None)
     return keys_of_file(file) if file else []
 
 
@@ -85,7 +85,7 @@ def complete_sections(incomplete: str) -> list[str]:
 
 
 def complete_values(ctx: typer.Context) -> list[str]:
-    return values_of(str(ctx.params.get("key") or ""))
+    return possible_values(str(ctx.params.get("key") or ""))
 
 
 def complete_settings(incomplete: str) -> list[str]:
@@ -93,25 +93,28 @@ def complete_settings(incomplete: str) -> list[str]:
     key, equals, _ = incomplete.partition("=")
     if not equals:
         return [f"{name}=" for name in complete_keys()]
-    return [f"{key}={one}" for one in values_of(key)]
+    return [f"{key}={value}" for value in possible_values(key)]
 
 
 def complete_schemes() -> list[str]:
-    return values_of("kv_cache.scheme")
+    return possible_values("kv_cache.scheme")
 
 
-@_silent
-def values_of(key: str) -> Iterable[str]:
+@_empty_on_error
+def possible_values(key: str) -> Iterable[str]:
     """Return a setting's choices, or names of models; empty if they can't be listed."""
     from omlx_server.core.model_files.parser_signs import REASONING_PARSERS, TOOL_PARSERS
     from omlx_server.settings.override_keys import find_override, is_override
     from omlx_server.settings.sections import FIELDS
     from omlx_server.settings.values import choices_of
 
-    if key in _NAMES_MODELS:
+    if key in _MODEL_KEYS:
         return complete_models()
     field = find_override(key).field if is_override(key) else FIELDS.get(key)
     if field is None:
         return []
-    parsers = {"tool_parser": TOOL_PARSERS, "reasoning_parser": REASONING_PARSERS}
-    return sorted(parsers[field.name]) if field.name in parsers else choices_of(field)
+    if field.name == "tool_parser":
+        return sorted(TOOL_PARSERS)
+    if field.name == "reasoning_parser":
+        return sorted(REASONING_PARSERS)
+    return choices_of(field)

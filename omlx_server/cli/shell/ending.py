@@ -12,15 +12,14 @@ from typing import TextIO
 
 from omlx_server.cli.shell import output
 
-# The variable by which a shell asks for completions.
-_COMPLETING = "_OMLX_SERVER_COMPLETE"
+# A shell sets this variable when it asks for completions.
+_COMPLETION_VARIABLE = "_OMLX_SERVER_COMPLETE"
 
 
 @contextmanager
-def orderly() -> Iterator[None]:
-    """Flush stdout at the end; if writing fails, exit with code 1. Text for a closed stdout or
-    stderr (`>&-`) is lost without an error."""
-    sys.stdout, sys.stderr = (_open(stream) for stream in (sys.stdout, sys.stderr))
+def flushing_stdout() -> Iterator[None]:
+    """Flush stdout at the end; exit with code 1 if that fails. A closed stdout is no error."""
+    sys.stdout, sys.stderr = map(_or_devnull, (sys.stdout, sys.stderr))
     try:
         try:
             yield
@@ -33,26 +32,26 @@ def orderly() -> Iterator[None]:
         raise SystemExit(1) from None
 
 
-def _open(stream: TextIO | None) -> TextIO:
+def _or_devnull(stream: TextIO | None) -> TextIO:
     return stream or Path(os.devnull).open("w", encoding="utf-8")
 
 
 def _drop_stdout() -> None:
     """Send stdout to /dev/null: Python flushes it once more at its end."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)
 
 
 def install_excepthook(environ: Mapping[str, str] = os.environ) -> None:
     """Show a bug in our words; nothing while a shell completes a word."""
-    silent = _COMPLETING in environ
-    sys.excepthook = (lambda *_: None) if silent else output.excepthook
+    is_completing = _COMPLETION_VARIABLE in environ
+    sys.excepthook = (lambda *_: None) if is_completing else output.excepthook
 
 
 @contextmanager
-def sigterm(act: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, act)
+def on_sigterm(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, handler)
     try:
         yield
     finally:

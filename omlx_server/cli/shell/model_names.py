@@ -11,16 +11,19 @@ from omlx_server.settings.types import expanded
 
 
 def models() -> list[str]:
-    mine = load_settings(None).settings.models
+    settings = load_settings(None).settings.models
     names = [row.name for row in CATALOGUE]
-    names += _below(mine.dirs)
-    if mine.use_hf_cache:
-        names += _of_hub(_hub_cache())
-    names += [*mine.aliases, *filter(None, [mine.default])]
+    names += _names_below(settings.dirs)
+    if settings.use_hf_cache:
+        names += _names_in_hub_cache(_hub_cache())
+    names += settings.aliases
+    if settings.default:
+        names.append(settings.default)
     return list(dict.fromkeys(names))
 
 
 def servable() -> list[str]:
+    """Return `models` and the short names, which `serve` downloads."""
     return list(dict.fromkeys([*models(), *(row.name for row in SHORT_NAMES)]))
 
 
@@ -28,28 +31,28 @@ def pullable() -> list[str]:
     return list(dict.fromkeys([*servable(), MINILM.name]))
 
 
-def _below(dirs: Sequence[Path]) -> Iterator[str]:
+def _names_below(dirs: Sequence[Path]) -> Iterator[str]:
     for root in dirs:
         for child in _subdirectories(root.expanduser()):
             if _is_model(child):
                 yield from names_of(child.name)
-            else:
-                inner = filter(_is_model, _subdirectories(child))
-                yield from (f"{child.name}/{path.name}" for path in inner)
+            else:  # it may be an organization: org/name
+                models = filter(_is_model, _subdirectories(child))
+                yield from (f"{child.name}/{model.name}" for model in models)
 
 
-def _of_hub(cache: Path) -> Iterator[str]:
-    for repository in _subdirectories(cache):
+def _names_in_hub_cache(cache: Path) -> Iterator[str]:
+    for repository in _subdirectories(cache):  # such as models--org--name
         kind, _, name = repository.name.partition("--")
         if kind == "models" and any(repository.glob("snapshots/*/config.json")):
             yield name.replace("--", "/", 1)
 
 
 def _hub_cache() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
-    home = os.environ.get("HF_HOME", f"{cache}/huggingface")
-    older = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{home}/hub")
-    return expanded(os.environ.get("HF_HUB_CACHE", older))
+    user_cache = os.environ.get("XDG_CACHE_HOME", "~/.cache")
+    hub_home = os.environ.get("HF_HOME", f"{user_cache}/huggingface")
+    by_old_variable = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{hub_home}/hub")
+    return expanded(os.environ.get("HF_HUB_CACHE", by_old_variable))
 
 
 def _subdirectories(directory: Path) -> list[Path]:

@@ -16,13 +16,12 @@ def load_settings(
 
 
 def overrides_of(sets: Sequence[str], flags: Mapping[str, str | None] | None) -> dict[str, str]:
-    """Return the overrides by key; a flag wins. Raises UsageError for a --set that is not
-    SECTION.KEY=VALUE."""
-    overrides = dict(_split(text) for text in sets)
+    """Return the overrides by key; a flag wins. Raises UsageError for a malformed --set."""
+    overrides = dict(_split_assignment(text) for text in sets)
     return overrides | {key: value for key, value in (flags or {}).items() if value is not None}
 
 
-def _split(text: str) -> tuple[str, str]:
+def _split_assignment(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
         raise UsageError(
@@ -31,15 +30,15 @@ def _split(text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def check_all(settings: Settings) -> None:
-    """Raises ConfigError for overrides that `serve` would refuse."""
+def check_model_overrides(settings: Settings) -> None:
+    """Check the models' overrides as `serve` does. Raises ConfigError."""
     from omlx_server.wiring.overrides.names import check_overrides
 
     check_overrides(settings)
-    check_files(settings)
+    check_chat_templates(settings)
 
 
-def check_files(settings: Settings) -> None:
+def check_chat_templates(settings: Settings) -> None:
     """Check chat templates. Raises ConfigError."""
     if any(override.chat_template for override in settings.models.overrides.values()):
         from omlx_server.wiring.overrides.templates import check_templates

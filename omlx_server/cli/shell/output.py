@@ -1,8 +1,4 @@
-"""Prints the output of commands and their errors.
-
-An error is one line and its hint another, on stderr; with --json one object on stdout: {"error":
-{"message": "...", "hint": "..."}}.
-"""
+"""Prints what commands tell, and errors: lines on stderr, or with --json an object on stdout."""
 
 import json
 import os
@@ -23,14 +19,14 @@ STDOUT = "-"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def debugging() -> bool:
+def is_debugging() -> bool:
     return os.environ.get("OMLX_DEBUG") == "1"
 
 
 def show_error(message: str, hint: str = "") -> None:
-    _label("error", typer.colors.RED, message)
+    _print_labelled("error", typer.colors.RED, message)
     if hint:
-        _label("hint", typer.colors.CYAN, hint)
+        _print_labelled("hint", typer.colors.CYAN, hint)
 
 
 def escape_unencodable() -> None:
@@ -53,10 +49,6 @@ def harmless(text: str) -> str:
     return _CONTROLS.sub("", text)
 
 
-def count_blocks(count: int) -> str:
-    return counted(count, "block")
-
-
 def counted(count: int, noun: str) -> str:
     """Return "1 token", "2 tokens"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
@@ -69,7 +61,7 @@ def show_json(document: object, stream: TextIO | None = None, *, indent: int | N
     try:
         text.encode(out.encoding or "utf-8")
     except UnicodeEncodeError:
-        text = json.dumps(document, indent=indent)
+        text = json.dumps(document, indent=indent, ensure_ascii=True)
     print(text, file=out)
 
 
@@ -80,9 +72,9 @@ def show_result(document: object, lines: Iterable[str], *, as_json: bool) -> Non
         print("\n".join(lines))
 
 
-def report(error: OmlxError, *, as_json: bool = False, stream: TextIO | None = None) -> int:
+def report_error(error: OmlxError, *, as_json: bool = False, stream: TextIO | None = None) -> int:
     """Show the error and return its exit code. JSON goes to `stream`, or else to stdout."""
-    if debugging():
+    if is_debugging():
         traceback.print_exception(error)
     if as_json:
         fields = {"message": error.message, "hint": error.hint or None}
@@ -96,16 +88,14 @@ def excepthook(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """Show an uncaught exception as a bug, or with OMLX_DEBUG=1 as a traceback."""
-    if debugging():
+    if is_debugging():
         sys.__excepthook__(kind, error, trace)
         return
-    show_error(
-        f"unexpected {kind.__name__}: {error}",
-        "this is a bug; OMLX_DEBUG=1 shows where it happened",
-    )
+    hint = "this is a bug; OMLX_DEBUG=1 shows where it happened"
+    show_error(f"unexpected {kind.__name__}: {error}", hint)
 
 
-def _label(label: str, color: str, text: str) -> None:
-    coloured = None if not os.environ.get("NO_COLOR") else False
-    one_line = harmless(" ".join(text.splitlines()))
-    typer.echo(typer.style(f"{label}: ", fg=color, bold=True) + one_line, err=True, color=coloured)
+def _print_labelled(label: str, color: str, text: str) -> None:
+    line = typer.style(f"{label}: ", fg=color, bold=True) + harmless(" ".join(text.splitlines()))
+    # None: in colour on a terminal.
+    typer.echo(line, err=True, color=False if os.environ.get("NO_COLOR") else None)

@@ -13,12 +13,12 @@ def is_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def agreed_to_remove(what: str) -> bool:
+def confirm_removal(what: str) -> bool:
     """Ask whether to remove `what`. Raises UsageError if stdin is no terminal."""
     if not is_terminal():
         raise UsageError("there is no terminal to ask on", hint="--yes removes without asking")
     return typer.confirm(f"Remove {what}?")
 
 
-def read(most: int = -1) -> bytes:
-    return sys.stdin.buffer.read(most) if sys.stdin is not None else b""
+def read(most_bytes: int = -1) -> bytes:
+    return sys.stdin.buffer.read(most_bytes) if sys.stdin is not None else b""

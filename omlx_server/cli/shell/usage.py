@@ -13,50 +13,38 @@ from typer.core import TyperGroup
 from omlx_server.cli.shell import output
 from omlx_server.errors import UsageError
 
-_KEY = (
-    "Set the variable OMLX_AUTH__API_KEYS, or auth.api_keys in the config file: the list of "
-    "processes shows options to everybody"
-)
-_CONTEXT = (
-    "`omlx-server config set models.overrides.MODEL.context_length N` makes the context of a model "
-    "shorter"
-)
-_NAME = "`omlx-server alias NEW MODEL` gives a model another name, which models.aliases keeps"
-_ADAPTERS = (
-    "`--adapter NAME` is the one of requests that name none; all that lie in the model's directory "
-    "adapters/, or in adapters.directory, are served"
-)
-_MODEL = "The model is an argument: `omlx-server {command} MODEL`"
-_MEMORY = "`--set memory.limit=48GB` is how much memory the server may take"
-_LAYERS = "It is not needed: a GPU computes all layers"
-_MACHINES = "`--hosts FILE` computes a model on several machines together"
-_BATCH = "`--set scheduler.max_batch_size=N` is how many requests are computed at once"
-OPTIONS = {
-    "--api-key": _KEY,
-    "--api-key-file": _KEY,
-    "--max-model-len": _CONTEXT,
-    "--ctx-size": _CONTEXT,
-    "-c": _CONTEXT,
-    "--num-ctx": _CONTEXT,
-    "--served-model-name": _NAME,
-    "--alias": _NAME,
-    "-a": _NAME,
-    "--lora-modules": _ADAPTERS,
-    "--lora": _ADAPTERS,
-    "--enable-lora": _ADAPTERS,
-    "--model": _MODEL,
-    "-m": _MODEL,
-    "--gpu-memory-utilization": _MEMORY,
-    "--n-gpu-layers": _LAYERS,
-    "--gpu-layers": _LAYERS,
-    "-ngl": _LAYERS,
-    "--tensor-parallel-size": _MACHINES,
-    "-tp": _MACHINES,
-    "--parallel": _BATCH,
-    "-np": _BATCH,
-    "--max-num-seqs": _BATCH,
+_ADVICE_ON_OPTIONS = {
+    ("--api-key", "--api-key-file"): (
+        "Set the variable OMLX_AUTH__API_KEYS, or auth.api_keys in the config file: the list of "
+        "processes shows options to everybody"
+    ),
+    ("--max-model-len", "--ctx-size", "-c", "--num-ctx"): (
+        "`omlx-server config set models.overrides.MODEL.context_length N` makes the context of a "
+        "model shorter"
+    ),
+    ("--served-model-name", "--alias", "-a"): (
+        "`omlx-server alias NEW MODEL` gives a model another name, which models.aliases keeps"
+    ),
+    ("--lora-modules", "--lora", "--enable-lora"): (
+        "`--adapter NAME` is the one of requests that name none; all that lie in the model's "
+        "directory adapters/, or in adapters.directory, are served"
+    ),
+    ("--model", "-m"): "The model is an argument: `omlx-server {command} MODEL`",
+    ("--gpu-memory-utilization",): (
+        "`--set memory.limit=48GB` is how much memory the server may take"
+    ),
+    ("--n-gpu-layers", "--gpu-layers", "-ngl"): "It is not needed: a GPU computes all layers",
+    ("--tensor-parallel-size", "-tp"): (
+        "`--hosts FILE` computes a model on several machines together"
+    ),
+    ("--parallel", "-np", "--max-num-seqs"): (
+        "`--set scheduler.max_batch_size=N` is how many requests are computed at once"
+    ),
 }
-"""The advice for each; {command} stands for the called command."""
+OPTIONS_OF_OTHERS = {
+    option: advice for options, advice in _ADVICE_ON_OPTIONS.items() for option in options
+}
+"""Options of other servers, and the advice for each; {command} is the typed command."""
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Start": ("up", "serve", "chat", "launch"),
     "Models": ("search", "pull", "list", "show", "ps", "load", "unload", "pin", "alias", "rm"),
@@ -64,7 +52,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Manage": ("config", "cache", "service", "rank"),
 }
 """The headings of the help, and the commands below each."""
-OF_OTHERS: Mapping[str, str] = {
+COMMANDS_OF_OTHERS: Mapping[str, str] = {
     "run": "`omlx-server up MODEL`, which gets and serves it, or `omlx-server chat`",
     "start": "`omlx-server up`, or `omlx-server service start`",
     "stop": "`omlx-server unload MODEL`, `omlx-server service stop`, or Ctrl-C where `serve` runs",
@@ -87,29 +75,32 @@ OF_OTHERS: Mapping[str, str] = {
 }
 """Commands of Ollama, LM Studio, vLLM and llama.cpp, and ours that do the same."""
 _HELP = "help"
-_WORDS = "omlx_server.words"
-# The name of a typer type, without " range" -> what it takes.
+_WORDS = "omlx_server.words"  # where the context keeps the command line
+# The words for typer's types of numbers. A type with bounds is named "int range".
 _NUMBERS = {"int": "a whole number", "float": "a number"}
-_TO_STDOUT = re.compile(r"(^| )(-o ?|--output[ =])-( |$)")
-"""`cache export -o -`: there stdout is the archive."""
+# With `cache export -o -` stdout is the archive, so errors go to stderr.
+_WRITES_TO_STDOUT = re.compile(r"(^| )(-o ?|--output[ =])-( |$)")
 
 
-def answer_to(option: str, words: Sequence[str], command: str) -> str:
-    """Return the error for an `option` of these; else "". The parser reports a word such as -ngl
-    of `words` as option -n."""
-    before_dashes = takewhile(lambda word: word != "--", words)
-    typed: Iterable[str] = (
-        word.partition("=")[0] for word in before_dashes if word.startswith(option)
-    )
-    name = next((word for word in (option, *typed) if word in OPTIONS), "")
-    return f"No such option: {name}. {OPTIONS[name].format(command=command)}." if name else ""
+def _advice_on(option: str, words: Sequence[str], command: str) -> str:
+    """Return the error for an option of another server; "" for any other option."""
+    # typer calls the typed word -ngl an option -n.
+    typed = [word.partition("=")[0] for word in _before_dashes(words) if word.startswith(option)]
+    for name in (option, *typed):
+        if name in OPTIONS_OF_OTHERS:
+            return f"No such option: {name}. {OPTIONS_OF_OTHERS[name].format(command=command)}."
+    return ""
+
+
+def _before_dashes(words: Iterable[str]) -> Iterable[str]:
+    return takewhile(lambda word: word != "--", words)
 
 
 class Root(TyperGroup):
     """The root command. Its help has sections; errors of all command lines pass through it."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        # All lists get the column of the longest name.
+        # All sections get the column of the longest name.
         widest = max(map(len, self.commands))
         limit = formatter.width - 4 - widest
         for heading, members in SECTIONS.items():
@@ -124,7 +115,7 @@ class Root(TyperGroup):
         if args[:1] == [_HELP]:
             args = [*args[1:], "--help"]
         words = tuple(args)  # typer takes them away one by one
-        with _explained(words):
+        with _errors_explained(words):
             context = super().make_context(info_name, args, parent, **extra)
         context.meta[_WORDS] = words
         return context
@@ -133,46 +124,50 @@ class Root(TyperGroup):
         try:
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
-            if args[0] in OF_OTHERS:
-                ours = OF_OTHERS[args[0]]
+            if args[0] in COMMANDS_OF_OTHERS:
+                ours = COMMANDS_OF_OTHERS[args[0]]
                 error.message = f"No such command '{args[0]}'. Did you mean {ours}?"
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        with _explained(ctx.meta[_WORDS]):
+        with _errors_explained(ctx.meta[_WORDS]):
             return super().invoke(ctx)
 
 
 @contextmanager
-def _explained(words: Sequence[str]) -> Iterator[None]:
+def _errors_explained(words: Sequence[str]) -> Iterator[None]:
+    """Turn typer's errors into ours for numbers and for JSON, and add advice to others."""
     try:
         yield
     except typer.TyperException as error:
-        _say_what_is_meant(error, words)
-        as_json = "--json" in takewhile(lambda word: word != "--", words)
-        of_number = _of_number(error)
-        if not (as_json or of_number):
+        _add_advice(error, words)
+        as_json = "--json" in _before_dashes(words)
+        number_error = _number_error(error)
+        if not (as_json or number_error):
             raise
         context = getattr(error, "ctx", None)
         hint = f"see `{context.command_path} --help`" if context else ""
-        wrong = UsageError(of_number or error.format_message(), hint=hint)
-        stream = sys.stderr if _TO_STDOUT.search(" ".join(words)) else None
-        code = output.report(wrong, as_json=as_json, stream=stream)
+        usage_error = UsageError(number_error or error.format_message(), hint=hint)
+        stream = sys.stderr if _WRITES_TO_STDOUT.search(" ".join(words)) else None
+        code = output.report_error(usage_error, as_json=as_json, stream=stream)
         raise typer.Exit(code) from None
 
 
-def _say_what_is_meant(error: Any, words: Sequence[str]) -> None:
+def _add_advice(error: Any, words: Sequence[str]) -> None:
+    """Change the error of a command with a model that does not know an option of others."""
     option: str = getattr(error, "option_name", "")
     context: Any = getattr(error, "ctx", None)
-    parameters = context.command.params if option and context else ()
-    takes_model = any(parameter.metavar == "MODEL" for parameter in parameters)
-    if not takes_model or any(option in parameter.opts for parameter in parameters):
+    if not option or context is None:
         return
-    if answer := answer_to(option, words, context.info_name):
-        error.message, error.possibilities = answer, None
+    parameters = context.command.params
+    takes_model = any(parameter.metavar == "MODEL" for parameter in parameters)
+    is_known = any(option in parameter.opts for parameter in parameters)
+    if takes_model and not is_known and (advice := _advice_on(option, words, context.info_name)):
+        error.message, error.possibilities = advice, None
 
 
-def _of_number(error: typer.TyperException) -> str:
+def _number_error(error: typer.TyperException) -> str:
+    """Return what is wrong with a number, and its bounds; "" for other errors."""
     if not isinstance(error, typer.BadParameter) or error.param is None:
         return ""
     kind: Any = error.param.type
@@ -182,12 +177,14 @@ def _of_number(error: typer.TyperException) -> str:
         return ""
     argument = error.param.human_readable_name
     name = next((word for word in error.param.opts if word.startswith("--")), argument)
-    return f"{name}: {value.removesuffix('.0')} is not {number}{_bounds(kind)}"
+    return f"{name}: {value.removesuffix('.0')} is not {number}{_bounds_in_words(kind)}"
 
 
-def _bounds(kind: Any) -> str:
+def _bounds_in_words(kind: Any) -> str:
     if not kind.name.endswith("range"):
         return ""
     if kind.max is None:
         return f" of at least {kind.min}"
-    return f" of at most {kind.max}" if kind.min is None else f" from {kind.min} to {kind.max}"
+    if kind.min is None:
+        return f" of at most {kind.max}"
+    return f" from {kind.min} to {kind.max}"

@@ -9,20 +9,22 @@ from typing import Any, Protocol, Self
 
 import httpx
 
-from omlx_server.cli.server_client.endpoint import connecting, explained, options, refusal
+from omlx_server.cli.server_client.endpoint import connecting, http_options, reading_answer, refusal
 from omlx_server.cli.server_client.http import ServerClient
 from omlx_server.cli.shell.output import counted, harmless
 from omlx_server.errors import OmlxError, UsageError
 
 Message = Mapping[str, Any]
 _JSON = {"Content-Type": "application/json"}
-_OWNER = "omlx_server"  # of the models of this program's own server
+_OWN_SERVER = "omlx_server"  # the owner of models that this program serves
 
 
 class AnswerScreen(Protocol):
-    def thought(self, piece: str) -> None: ...
+    """Shows an answer piece by piece."""
 
-    def text(self, piece: str) -> None: ...
+    def show_thought(self, piece: str) -> None: ...
+
+    def show_text(self, piece: str) -> None: ...
 
 
 class Stopped(KeyboardInterrupt):
@@ -55,20 +57,20 @@ class TimedAnswer:
         seconds = self.last_token_at - self.first_token_at
         return max(0, self.completion_tokens - 1) / seconds if seconds > 0 else 0.0
 
-    def take(self, event: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
-        """Take in an event of the stream, which comes at `now`; yield its thoughts and texts."""
+    def add_event(self, event: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
+        """Add an event of the stream, which comes at `now`; yield its thoughts and texts."""
         if usage := event.get("usage"):
             prompt, completion = "prompt_tokens_details", "completion_tokens_details"
-            self.prompt_tokens = _count(usage, "prompt_tokens")
-            self.completion_tokens = _count(usage, "completion_tokens")
-            self.cached_tokens = _count(usage, prompt, "cached_tokens")
-            self.reasoning_tokens = _count(usage, completion, "reasoning_tokens")
-            self.dropped_messages = _count(usage, prompt, "dropped_messages")
+            self.prompt_tokens = _count_at(usage, "prompt_tokens")
+            self.completion_tokens = _count_at(usage, "completion_tokens")
+            self.cached_tokens = _count_at(usage, prompt, "cached_tokens")
+            self.reasoning_tokens = _count_at(usage, completion, "reasoning_tokens")
+            self.dropped_messages = _count_at(usage, prompt, "dropped_messages")
         for choice in event["choices"]:
             self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
-            yield self._piece(choice["delta"], now)
+            yield self._add_delta(choice["delta"], now)
 
-    def _piece(self, delta: Mapping[str, Any], now: float) -> tuple[str, str]:
+    def _add_delta(self, delta: Mapping[str, Any], now: float) -> tuple[str, str]:
         # Our server has a thought under both names; others have one of them.
         thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
         text = delta.get("content") or ""
@@ -84,10 +86,12 @@ class TimedAnswer:
 
 
 class ChatClient:
+    """A connection to one server, for chats."""
+
     def __init__(self, server: ServerClient) -> None:
         self.url = server.url
         timeout = httpx.Timeout(300, connect=5)
-        self._http = httpx.Client(timeout=timeout, **options(server, httpx.HTTPTransport))
+        self._http = httpx.Client(timeout=timeout, **http_options(server, httpx.HTTPTransport))
 
     def __enter__(self) -> Self:
         return self
@@ -102,30 +106,31 @@ class ChatClient:
             return False
 
     def models(self) -> list[str]:
-        return [str(row["id"]) for row in self._listed()]
+        return [str(row["id"]) for row in self._model_rows()]
 
     def names(self) -> list[list[str]]:
+        """Return the names of each model; they share its `root`."""
         by_model: dict[str, list[str]] = {}
-        for row in self._listed():
+        for row in self._model_rows():
             name = str(row["id"])
             by_model.setdefault(str(row.get("root") or name), []).append(name)
         return list(by_model.values())
 
     def presets(self, model: str) -> list[str] | None:
         """Return a model's presets; None if the server does not tell. Raises OmlxError."""
-        row = next((row for row in self._listed() if row["id"] == model), {})
+        row = next((row for row in self._model_rows() if row["id"] == model), {})
         presets = row.get("presets")
         return [str(name) for name in presets] if isinstance(presets, list) else None
 
     def is_ours(self) -> bool:
         """Whether the server takes our own request fields."""
         try:
-            return any(row.get("owned_by") == _OWNER for row in self._listed())
+            return any(row.get("owned_by") == _OWN_SERVER for row in self._model_rows())
         except OmlxError:
             return False
 
-    def _listed(self) -> list[Mapping[str, Any]]:
-        with explained(self.url):
+    def _model_rows(self) -> list[Mapping[str, Any]]:
+        with reading_answer(self.url):
             response = self._http.get("/v1/models")
             if not response.is_success:
                 raise OmlxError(refusal(response))
@@ -133,14 +138,9 @@ class ChatClient:
             return list(by_id.values())
 
     def ask(
-        self,
-        model: str,
-        messages: Sequence[Message],
-        screen: AnswerScreen,
-        **fields: float | str,
+        self, model: str, messages: Sequence[Message], screen: AnswerScreen, **fields: float | str
     ) -> TimedAnswer:
-        """Print the answer on `screen` as it comes. `fields` are further fields of the request.
-        Raises OmlxError, and Stopped at Ctrl-C."""
+        """Print the answer on `screen` as it comes. Raises OmlxError, and Stopped at Ctrl-C."""
         body = {
             "model": model,
             "messages": list(messages),
@@ -150,54 +150,55 @@ class ChatClient:
         }
         answer, sent_at = TimedAnswer(), time.perf_counter()
         try:
-            with connecting(self.url), self._sent(body) as response:
+            with connecting(self.url), self._send(body) as response:
                 if not response.is_success:
                     response.read()
                     raise OmlxError(refusal(response))
-                for thought, text in self._pieces(response, answer, sent_at):
+                for thought, text in self._read_pieces(response, answer, sent_at):
                     if thought:
-                        screen.thought(thought)
+                        screen.show_thought(thought)
                     if text:
-                        screen.text(text)
+                        screen.show_text(text)
         except KeyboardInterrupt:
             raise Stopped(answer.text) from None
         return answer
 
-    def _pieces(
+    def _read_pieces(
         self, response: httpx.Response, answer: TimedAnswer, sent_at: float
     ) -> Iterator[tuple[str, str]]:
-        with explained(self.url):
-            for event in _events(response):
+        with reading_answer(self.url):
+            for event in _read_events(response):
                 if "error" in event:
                     raise OmlxError(str(event["error"]["message"]))
-                yield from answer.take(event, time.perf_counter() - sent_at)
+                yield from answer.add_event(event, time.perf_counter() - sent_at)
 
-    def _sent(self, body: object) -> AbstractContextManager[httpx.Response]:
+    def _send(self, body: object) -> AbstractContextManager[httpx.Response]:
         """Send the body; a lone surrogate, which can't be encoded, becomes "?"."""
         data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         return self._http.stream("POST", "/v1/chat/completions", content=data, headers=_JSON)
 
 
-def served_by(client: ChatClient) -> list[str]:
+def served_models(client: ChatClient) -> list[str]:
     """Return the models' names. Raises UsageError if there are none, else OmlxError."""
-    if not (models := client.models()):
+    models = client.models()
+    if not models:
         raise UsageError(f"{client.url} serves no model", hint="omlx-server serve MODEL")
     return models
 
 
-def _count(usage: object, *path: str) -> int:
+def _count_at(usage: object, *path: str) -> int:
+    value = usage
     for name in path:
-        usage = usage.get(name) if isinstance(usage, Mapping) else None
-    return usage if isinstance(usage, int) else 0
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int) else 0
 
 
-def _events(response: httpx.Response) -> Iterator[Mapping[str, Any]]:
-    r"""Yield the JSON of each `data:` line until [DONE]. Raises OmlxError if the stream ends
-    before. Lines end at \n only: httpx's `iter_lines` also splits at U+2028, which JSON may
-    hold."""
-    line_start = b""
+def _read_events(response: httpx.Response) -> Iterator[Mapping[str, Any]]:
+    """Yield the JSON of each `data:` line until [DONE]. Raises OmlxError if it doesn't come."""
+    # Not `iter_lines`, which splits at U+2028, too: JSON may hold it.
+    unfinished_line = b""
     for chunk in response.iter_bytes():
-        *lines, line_start = (line_start + chunk).split(b"\n")
+        *lines, unfinished_line = (unfinished_line + chunk).split(b"\n")
         for line in lines:
             data = line.removeprefix(b"data:").strip()
             if data == b"[DONE]":
@@ -207,9 +208,9 @@ def _events(response: httpx.Response) -> Iterator[Mapping[str, Any]]:
     raise OmlxError("the server broke off in the middle of the answer")
 
 
-def closing(answer: TimedAnswer, advice: str = "") -> list[str]:
-    """Return these lines. `advice` is for an answer that reached the length limit."""
-    lines = [speed(answer)]
+def closing_lines(answer: TimedAnswer, advice: str = "") -> list[str]:
+    """Return what is shown below an answer. `advice` is for one that reached the length limit."""
+    lines = [_speed_line(answer)]
     if answer.finish_reason == "length":
         where = "" if answer.text else ", before it came to an answer"
         advice = f": {advice}" if advice else ""
@@ -227,16 +228,13 @@ def advice_on_length(answer: TimedAnswer, max_tokens: float | None) -> str:
     return "the context is full, or the server's own limit is reached, which --max-tokens overrides"
 
 
-def speed(answer: TimedAnswer) -> str:
+def _speed_line(answer: TimedAnswer) -> str:
+    figures = [f"first token after {answer.first_token_at:.2f} s"]
+    if answer.tokens_per_second:
+        figures.append(f"{answer.tokens_per_second:.1f} tok/s")
     tokens = counted(answer.completion_tokens, "token")
     if answer.reasoning_tokens:
         thoughts = counted(answer.reasoning_tokens, "token")
         tokens += f" (thought for {thoughts}, {answer.thought_seconds:.1f} s)"
-    rate = answer.tokens_per_second
-    figures = [
-        f"first token after {answer.first_token_at:.2f} s",
-        f"{rate:.1f} tok/s" if rate else "",
-        tokens,
-        f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached",
-    ]
-    return f"[{', '.join(filter(None, figures))}]"
+    figures += [tokens, f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached"]
+    return f"[{', '.join(figures)}]"

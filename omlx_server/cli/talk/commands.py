@@ -33,8 +33,7 @@ PromptsOption = Annotated[
     ),
 ]
 ImagesOption = Annotated[
-    list[Path] | None,
-    option("FILE", "Show this image with the first message; may be repeated."),
+    list[Path] | None, option("FILE", "Show this image with the first message; may be repeated.")
 ]
 SystemOption = Annotated[
     str, option("TEXT", "What the model is told before the talk.", show_default=False)
@@ -61,9 +60,7 @@ NoHistoryOption = Annotated[
 ClientArgument = Annotated[
     str,
     typer.Argument(
-        metavar="CLIENT",
-        autocompletion=complete_clients,
-        help="claude, codex, opencode or aider.",
+        metavar="CLIENT", autocompletion=complete_clients, help="claude, codex, opencode or aider."
     ),
 ]
 ForClient = Annotated[
@@ -108,9 +105,9 @@ def chat(
     Answers go to stdout; thoughts, tokens and speed, what commands tell, and errors to stderr.
     """
     from omlx_server.cli.server_client.address import server_of
-    from omlx_server.cli.talk.chat import ChatOptions, fields_of, run
+    from omlx_server.cli.talk.chat import ChatOptions, run, sampling_fields
 
-    fields = fields_of(max_tokens, temperature)
+    fields = sampling_fields(max_tokens, temperature)
     server = server_of(url, api_key, config_file)
     options = ChatOptions(model, once or [], system, preset, image or [], plain, not no_history)
     return run(server, options, fields)
@@ -140,10 +137,5 @@ def launch(
     from omlx_server.cli.launch.launch import run
 
     return run(
-        client=client,
-        arguments=arguments or [],
-        show=show,
-        model=model,
-        url=url,
-        config=config_file,
+        client, arguments=arguments or [], show=show, model=model, url=url, config=config_file
     )

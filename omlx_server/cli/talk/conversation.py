@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 from omlx_server.cli.shell.output import visible
 from omlx_server.cli.talk.client import AnswerScreen, ChatClient, Message, Stopped, TimedAnswer
-from omlx_server.cli.talk.image import Image, content
+from omlx_server.cli.talk.image import Image, message_content
 from omlx_server.errors import UsageError
 
 MakeScreen = Callable[[], AbstractContextManager[AnswerScreen]]
@@ -16,7 +16,7 @@ class Conversation:
     its text.
 
     `fields` and the `preset` are sent with every request, `pending_images` with the next message.
-    `left_out` counts messages that did not fit into the last turn's context.
+    `dropped_messages` did not fit into the last turn's context.
     """
 
     def __init__(
@@ -32,22 +32,23 @@ class Conversation:
         self.preset = ""
         self.max_tokens = fields.get("max_tokens")
         self.pending_images: list[Image] = []
-        self.left_out = 0
+        self.dropped_messages = 0
         self.client = client
         self._fields: dict[str, float | str] = {**fields}
         self._make_screen = make_screen
         self._turns: list[Message] = []  # all but the system message
-        # The last question, if it has no answer, and the turns before it.
+        # If the last question has no answer: the turns before it, and the question.
         self._unanswered: tuple[list[Message], Message] | None = None
 
     @property
     def messages(self) -> list[Message]:
-        system: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
-        return [*system, *self._turns]
+        return [*self._system_messages(), *self._turns]
 
-    def roll(self) -> None:
-        """Let the server leave out the oldest turns once the context is full, many at a time for
-        the cache."""
+    def _system_messages(self) -> list[Message]:
+        return [{"role": "system", "content": self.system}] if self.system else []
+
+    def drop_oldest_turns(self) -> None:
+        """Let the server leave out the oldest turns, many at once, when the context is full."""
         self._fields["context_overflow"] = "rolling"
 
     def choose_preset(self, name: str) -> list[str]:
@@ -63,23 +64,22 @@ class Conversation:
         return presets
 
     def say(self, prompt: str) -> TimedAnswer:
-        """Ask `prompt`, with the pending images, and keep the answer. Raises OmlxError, and
-        Stopped with the text that is kept."""
+        """Ask `prompt`, with the pending images. Raises OmlxError, and Stopped with its text."""
         images, self.pending_images = self.pending_images, []
-        return self._ask(self._turns, {"role": "user", "content": content(prompt, images)})
+        return self._ask(self._turns, {"role": "user", "content": message_content(prompt, images)})
 
     def regenerate(self) -> TimedAnswer:
         """Ask the last question again. Raises as `say`, and UsageError if nothing was asked."""
         if self._unanswered is not None:
             return self._ask(*self._unanswered)
-        questions = [at for at, turn in enumerate(self._turns) if turn["role"] == "user"]
-        if not questions:
-            raise UsageError("nothing was asked yet")
-        return self._ask(self._turns[: questions[-1]], self._turns[questions[-1]])
+        for index in reversed(range(len(self._turns))):
+            if self._turns[index]["role"] == "user":
+                return self._ask(self._turns[:index], self._turns[index])
+        raise UsageError("nothing was asked yet")
 
     def forget(self) -> None:
         self._turns, self.pending_images, self._unanswered = [], [], None
-        self.left_out = 0
+        self.dropped_messages = 0
 
     def replace(self, messages: Iterable[Message]) -> None:
         """Go on from these messages and their system message, if any."""
@@ -91,16 +91,16 @@ class Conversation:
             self.system = first["content"]
             del self._turns[0]
 
-    def _ask(self, before: list[Message], question: Message) -> TimedAnswer:
-        self._unanswered = before, question
-        turns = [*before, question]
-        system = self.messages[: 1 if self.system else 0]
+    def _ask(self, earlier: list[Message], question: Message) -> TimedAnswer:
+        self._unanswered = earlier, question
+        turns = [*earlier, question]
         fields = self._fields | ({"preset": self.preset} if self.preset else {})
+        messages = [*self._system_messages(), *turns]
         text = ""
         try:
             with self._make_screen() as screen:
                 try:
-                    answer = self.client.ask(self.model, [*system, *turns], screen, **fields)
+                    answer = self.client.ask(self.model, messages, screen, **fields)
                 except Stopped as stopped:
                     text = stopped.text
                     raise

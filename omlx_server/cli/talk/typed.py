@@ -3,7 +3,7 @@
 import sys
 from contextlib import suppress
 
-from omlx_server.cli.talk.terminal.several_lines import continued, is_open, message
+from omlx_server.cli.talk.terminal.several_lines import continued, is_open, message_of
 
 with suppress(ImportError):  # some builds of Python lack it; with it, `input` can edit lines
     import readline  # noqa: F401
@@ -12,16 +12,16 @@ with suppress(ImportError):  # some builds of Python lack it; with it, `input` c
 def read_typed(prompt: str) -> str | None:
     """Return the next message; None at the end. Raises KeyboardInterrupt at Ctrl-C. The `prompt`,
     and dots for further lines, go to stderr where stdout is no terminal."""
-    text = _line(prompt)
+    text = _read_line(prompt)
     while text is not None and is_open(text):
-        more = _line("." * (len(prompt) - 1) + " " if prompt else "")
-        if more is None:
+        next_line = _read_line("." * (len(prompt) - 1) + " " if prompt else "")
+        if next_line is None:
             break
-        text = continued(text) + more
-    return None if text is None else message(text)
+        text = continued(text) + next_line
+    return None if text is None else message_of(text)
 
 
-def _line(prompt: str) -> str | None:
+def _read_line(prompt: str) -> str | None:
     at_terminal = sys.stdout.isatty()
     try:
         if not at_terminal:

@@ -15,8 +15,16 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.bench import command, words
-from omlx_server.cli.bench.measure import BenchPlan, ServerBench, TimeSlice, slices
-from omlx_server.cli.bench.result import Figure, FigureGroup, Result, better_by, lines, ratios, read
+from omlx_server.cli.bench.measure import BenchPlan, ServerBench, deadlines, fitting_repeats
+from omlx_server.cli.bench.result import (
+    Figure,
+    FigureGroup,
+    Result,
+    better_by,
+    comparison_json,
+    read_result,
+    result_lines,
+)
 from omlx_server.cli.bench.target import BenchTarget, Stream, decode_rate, events, reply_of
 from omlx_server.cli.bench.words import Scale, scale_of
 from omlx_server.cli.server_client.http import server_at
@@ -91,20 +99,15 @@ def test_the_length_of_prompts_is_learnt() -> None:
 
 
 def test_no_prompt_comes_twice() -> None:
-    prompts = [words.fresh(5)[0]["content"] for _ in range(20)]
+    prompts = [words.new_prompt(5)[0]["content"] for _ in range(20)]
     assert len({prompt.split()[0] for prompt in prompts}) == 20
 
 
 def test_the_time_is_shared_out() -> None:
-    assert slices(10.0, 60.0, 0.5, 0.25) == [
-        TimeSlice(10, 40),
-        TimeSlice(40, 55),
-        TimeSlice(55, 70),
-    ]
-    part = TimeSlice(0.0, 10.0)
-    assert part.repeats(4.0, cost=2.5, most=5) == 2
-    assert part.repeats(4.0, cost=0.0, most=5) == 5
-    assert part.repeats(11.0, cost=1.0, most=5) == 0
+    assert deadlines(10.0, 60.0, 0.5, 0.25) == [40.0, 55.0, 70.0]
+    assert fitting_repeats(6.0, cost=2.5, most=5) == 2
+    assert fitting_repeats(6.0, cost=0.0, most=5) == 5
+    assert fitting_repeats(-1.0, cost=1.0, most=5) == 0
 
 
 # --- Results -------------------------------------------------------------------------------------
@@ -133,13 +136,13 @@ def test_better_is_above_one_for_times_and_for_rates() -> None:
     gain = better_by(NEW.figures[1], OLD.figures[1])
     assert not gain.is_clear
     assert gain.ratio == pytest.approx(20.75 / 10.5)
-    assert set(ratios(NEW, OLD)["better_by"]) == {"ttft_cold_100", "decode_4"}
+    assert set(comparison_json(NEW, OLD)["better_by"]) == {"ttft_cold_100", "decode_4"}
 
 
 def test_a_result_comes_back_from_its_json(tmp_path: Path) -> None:
     file = tmp_path / "old.json"
     file.write_text(json.dumps(OLD.as_json()))
-    assert read(file) == OLD
+    assert read_result(file) == OLD
     assert OLD.as_json()["figures"][0]["median"] == 2.1
 
 
@@ -150,11 +153,11 @@ def test_what_is_no_result_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "old.json"
     file.write_text(text)
     with pytest.raises(UsageError, match="is no result of"):
-        read(file)
+        read_result(file)
 
 
 def test_the_table_tells_the_spread_and_what_is_clear() -> None:
-    text = "\n".join(lines(NEW, OLD))
+    text = "\n".join(result_lines(NEW, OLD))
     cold, warm, decode = (x for x in text.splitlines() if x.startswith("  "))
     assert cold.split() == ["100", "tokens", "1.050", "1.000", "1.100", "0/101", "2.00x"]
     assert warm.split() == ["100", "tokens", "0.100", "-", "-", "100/101", "-"]

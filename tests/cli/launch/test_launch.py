@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
 from omlx_server.cli.launch.clients import CLIENTS
-from omlx_server.cli.launch.target import LaunchTarget, choose
+from omlx_server.cli.launch.target import LaunchTarget, choose_model
 from omlx_server.errors import UsageError
 from tests.api.conftest import CHATML
 from tests.api.encoders.models import save_ranker
@@ -268,13 +268,13 @@ def test_a_model_that_can_not_chat_is_refused(tiny: ServerProcess, model: str, w
 def test_the_model_is_the_named_one_or_else_the_first_that_chats() -> None:
     ranker = {"architecture": {"output_modalities": ["rerank"]}}
     chatter = {"architecture": {"output_modalities": ["text"]}}
-    assert choose(NOBODY, {"ranker": ranker, "chatter": chatter}, "") == "chatter"
-    assert choose(NOBODY, {"of another server": {}}, "") == "of another server"
-    assert choose(NOBODY, {"chatter": chatter}, "chatter:latest") == "chatter"
+    assert choose_model(NOBODY, {"ranker": ranker, "chatter": chatter}, "") == "chatter"
+    assert choose_model(NOBODY, {"of another server": {}}, "") == "of another server"
+    assert choose_model(NOBODY, {"chatter": chatter}, "chatter:latest") == "chatter"
     adapted = {"chatter": chatter, "chatter:latest": chatter}
-    assert choose(NOBODY, adapted, "chatter:latest") == "chatter:latest"
+    assert choose_model(NOBODY, adapted, "chatter:latest") == "chatter:latest"
     with pytest.raises(UsageError, match="ranker can't chat: it embeds or ranks") as refused:
-        choose(NOBODY, {"ranker": ranker}, "")
+        choose_model(NOBODY, {"ranker": ranker}, "")
     assert refused.value.hint == "serve one that does: omlx-server serve MODEL"
 
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
-from omlx_server.cli.look.status import _lines, percent, samples_of
+from omlx_server.cli.look.status import _report_lines, percent, samples_of
 from tests.api.conftest import CHATML
 from tests.api.harness import ServerProcess, serving, wait_for
 from tests.service.degraded_server import degraded, free_port
@@ -127,10 +127,10 @@ def test_it_tells_how_many_drafts_were_right() -> None:
     found = {"url": "u", "ready": True, "version": "1", "problem": None, "config": None}
     found |= {"models": [], "engines": [], "memory": None}
     drafts = {"drafted": 12_000, "accepted": 9_000}
-    assert list(_lines({**found, "drafts": drafts}))[1:] == [
+    assert list(_report_lines({**found, "drafts": drafts}))[1:] == [
         "drafts  75.0% of 12,000 drafted tokens were right"
     ]
-    assert len(list(_lines({**found, "drafts": {"drafted": 0, "accepted": 0}}))) == 1
+    assert len(list(_report_lines({**found, "drafts": {"drafted": 0, "accepted": 0}}))) == 1
 
 
 def test_status_of_nobody_is_one_line_and_code_1() -> None:

@@ -57,7 +57,7 @@ class Build:
 @pytest.fixture
 def build(monkeypatch: pytest.MonkeyPatch) -> Build:
     fake = Build()
-    monkeypatch.setattr(serve, "begin", lambda *_: None)
+    monkeypatch.setattr(serve, "prepare", lambda *_: None)
     monkeypatch.setattr(server, "serve", fake.serve)
     monkeypatch.setattr(server, "leave", lambda code: code)
     monkeypatch.setenv("OMLX_SERVER__PORT", "0")

@@ -132,7 +132,7 @@ def test_another_model_may_say_what_it_likes(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAKE_ANSWER", "It is Rome.")
-    monkeypatch.setattr(up, "_name_among", lambda served, wanted: wanted)
+    monkeypatch.setattr(up, "_served_name", lambda served, wanted: wanted)
     assert start("mine/own") == 0
     assert "any OpenAI client; model mine/own" in capfd.readouterr().out
 
@@ -195,11 +195,11 @@ def test_the_port_of_another_program_is_passed_by(capfd: pytest.CaptureFixture[s
 def test_doors() -> None:
     with paced() as other:
         taken = settings_with(port=str(other.server_port))
-        assert address_in_use.look(taken).listener is Listener.OTHER
+        assert address_in_use.find_address(taken).listener is Listener.OTHER
         free = address_in_use.next_free(taken)
         assert free.port > other.server_port
         assert free.server.url == f"http://127.0.0.1:{free.port}"
-    any_port = address_in_use.look(settings_with(port="0"))
+    any_port = address_in_use.find_address(settings_with(port="0"))
     assert any_port.port > 0
     assert any_port.listener is Listener.NOBODY
 
@@ -264,7 +264,7 @@ def test_the_room_follows_the_memory_limit() -> None:
     ],
 )
 def test_the_name_to_ask_for(served: list[str], wanted: str, name: str) -> None:
-    assert up._name_among(served, wanted) == name
+    assert up._served_name(served, wanted) == name
 
 
 # --- As a process --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from omlx_server import settings
 from omlx_server.cli.app import app
 from omlx_server.cli.shell import usage
-from omlx_server.cli.shell.usage import OPTIONS, Root
+from omlx_server.cli.shell.usage import OPTIONS_OF_OTHERS, Root
 from omlx_server.settings.override_keys import find_override, is_override
 from tests.cli.program import HEAVY, commands, imported_by, program
 
@@ -205,7 +205,7 @@ def test_help_of_no_command_is_an_error() -> None:
     assert found.exit_code == 2 and "No such command 'nothing'" in found.output
 
 
-@pytest.mark.parametrize("word", usage.OF_OTHERS)
+@pytest.mark.parametrize("word", usage.COMMANDS_OF_OTHERS)
 def test_a_command_of_another_program_is_answered_with_ours(word: str) -> None:
     found = omlx(f"{word} something --else")
     assert found.exit_code == 2
@@ -218,18 +218,18 @@ def test_a_command_of_another_program_is_answered_with_ours(word: str) -> None:
 
 def test_what_is_meant_by_other_words_is_there() -> None:
     known = {name for name, _ in commands()}
-    lines = " ".join(usage.OF_OTHERS.values())
+    lines = " ".join(usage.COMMANDS_OF_OTHERS.values())
     for words in re.findall(r"`omlx-server ([a-z ]+)", lines):
         assert words.strip() in known, words
-    assert not known & usage.OF_OTHERS.keys()
+    assert not known & usage.COMMANDS_OF_OTHERS.keys()
 
 
 VALUES = {"--model": "x", "-ngl": "99", "--max-model-len": "4096", "--lora-modules": "a=b"}
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", OPTIONS_OF_OTHERS)
 def test_an_option_of_another_program_is_answered_with_ours(option: str) -> None:
-    answer = OPTIONS[option].format(command="serve")
+    answer = OPTIONS_OF_OTHERS[option].format(command="serve")
     for joined in " =":
         found = omlx(f"serve {option}{joined}{VALUES.get(option, '1')}")
         assert found.exit_code == 2
@@ -237,7 +237,7 @@ def test_an_option_of_another_program_is_answered_with_ours(option: str) -> None
 
 
 def test_what_the_answers_to_options_name_is_there() -> None:
-    told, known = " ".join(OPTIONS.values()), dict(commands())
+    told, known = " ".join(OPTIONS_OF_OTHERS.values()), dict(commands())
     keys = re.findall(r"\b(?:models\.overrides\.MODEL|[a-z]+)\.[a-z_]+\b", told)
     assert len(set(keys)) == 6
     for key in keys:

@@ -14,7 +14,7 @@ from omlx_server.cli.app import app
 from omlx_server.cli.server_client.address import local_url, own_server
 from omlx_server.cli.server_client.http import NoAnswer, server_at
 from omlx_server.cli.shell.screen import Screen
-from omlx_server.cli.talk.client import ChatClient, Stopped, TimedAnswer, closing
+from omlx_server.cli.talk.client import ChatClient, Stopped, TimedAnswer, closing_lines
 from omlx_server.cli.talk.conversation import Conversation
 from omlx_server.cli.talk.slash import completions
 from omlx_server.cli.talk.typed import read_typed
@@ -173,7 +173,7 @@ def test_a_prompt_is_no_part_of_what_is_piped_away(
 class _Interrupted(Screen):
     """Ctrl-C is pressed at the first piece, and once more while the screen ends."""
 
-    def text(self, piece: str) -> None:
+    def show_text(self, piece: str) -> None:
         raise KeyboardInterrupt
 
     def __exit__(self, *_: object) -> None:
@@ -181,7 +181,7 @@ class _Interrupted(Screen):
 
 
 class _Broken(Screen):
-    def text(self, piece: str) -> None:
+    def show_text(self, piece: str) -> None:
         raise ValueError("a bug of ours")
 
 
@@ -331,6 +331,6 @@ def test_speed_is_of_the_decode_alone() -> None:
 
 
 def test_an_answer_at_one_moment_has_no_speed_to_tell() -> None:
-    assert closing(TimedAnswer("", 2.0, 2.0, 7, 1, 0)) == [
+    assert closing_lines(TimedAnswer("", 2.0, 2.0, 7, 1, 0)) == [
         "[first token after 2.00 s, 1 token, 0 of 7 prompt tokens cached]"
     ]

@@ -10,7 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
-from omlx_server.cli.talk.image import read_image, split
+from omlx_server.cli.talk.image import read_image, split_path
 from omlx_server.errors import UsageError
 from tests.cli.program import HEAVY, imported_by
 from tests.images.files import FORMATS, encoded, noise, small
@@ -118,13 +118,13 @@ def test_an_image_that_was_refused_is_not_sent_again(
     ],
 )
 def test_a_path_is_read_as_terminals_write_it(line: str, path: str, words: str) -> None:
-    assert split(line) == (Path(path), words)
+    assert split_path(line) == (Path(path), words)
 
 
 @pytest.mark.parametrize("line", ["", '"cat.png"x', "\\"])
 def test_a_line_without_a_path_is_refused(line: str) -> None:
     with pytest.raises(UsageError, match="/image needs a file"):
-        split(line)
+        split_path(line)
 
 
 def test_the_home_directory_is_known(server_url: str, cat: Path) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from omlx_server.cli.app import app
 from omlx_server.cli.talk import transcript
 from omlx_server.cli.talk.terminal.prompt import history_file
-from omlx_server.cli.talk.terminal.several_lines import is_open, message
+from omlx_server.cli.talk.terminal.several_lines import is_open, message_of
 from omlx_server.errors import OmlxError, UsageError
 from tests.cli.json_handler import JsonHandler
 from tests.cli.program import ROOT, imported_by
@@ -190,7 +190,7 @@ SEVERAL = {
 def test_quotes_and_backslashes_say_where_a_message_ends(
     typed: str, expected: tuple[bool, str]
 ) -> None:
-    assert (is_open(typed), message(typed)) == expected
+    assert (is_open(typed), message_of(typed)) == expected
 
 
 def test_a_message_of_several_lines_may_come_from_a_pipe(server_url: str) -> None:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
 from omlx_server.cli.shell.output import harmless
-from omlx_server.cli.shell.screen import BEGIN, END
+from omlx_server.cli.shell.screen import THOUGHTS_BEGIN, THOUGHTS_END
 from tests.api.harness import ServerProcess
 from tests.cli.pseudo_terminal import at_terminal
 from tests.cli.talk.conftest import THINKING_BUDGET
@@ -25,7 +25,9 @@ def test_thoughts_are_marked_and_no_part_of_the_answer(thinker: ServerProcess) -
     expected = thinker.chat("Hi", max_tokens=60)["choices"][0]["message"]
     result = chat(thinker.url, "--once", "Hi", "--max-tokens", "60")
     assert result.exit_code == 0
-    assert result.stderr.startswith(f"{BEGIN}\n{harmless(expected['reasoning_content'])}\n{END}\n[")
+    assert result.stderr.startswith(
+        f"{THOUGHTS_BEGIN}\n{harmless(expected['reasoning_content'])}\n{THOUGHTS_END}\n["
+    )
     assert result.stdout == f"{harmless(expected['content'])}\n"
 
 
@@ -70,9 +72,9 @@ def test_on_a_terminal_thoughts_are_dimmed(thinker: ServerProcess) -> None:
     thoughts, _, _ = shown.partition(harmless(message["content"]))
     pieces = re.findall(f"{re.escape(DIM)}(.*?){re.escape(PLAIN)}", thoughts, re.DOTALL)
     assert "".join(pieces) == expected
-    assert BEGIN not in shown and DIM not in shown.rpartition(PLAIN)[2]
+    assert THOUGHTS_BEGIN not in shown and DIM not in shown.rpartition(PLAIN)[2]
     plain = once_at_terminal(thinker.url, no_color="1")
-    assert f"{BEGIN}\n{expected}\n{END}\n" in plain and DIM not in plain
+    assert f"{THOUGHTS_BEGIN}\n{expected}\n{THOUGHTS_END}\n" in plain and DIM not in plain
 
 
 def once_at_terminal(url: str, no_color: str = "") -> str:
@@ -86,7 +88,7 @@ def once_at_terminal(url: str, no_color: str = "") -> str:
 def test_an_error_within_a_thought_is_told_on_a_line_of_its_own(server_url: str) -> None:
     result = chat(server_url, "--once", "think and crash")
     assert result.exit_code == 1
-    assert result.stderr == f"{BEGIN}\nHmm.\n{END}\nerror: the engine fell over\n"
+    assert result.stderr == f"{THOUGHTS_BEGIN}\nHmm.\n{THOUGHTS_END}\nerror: the engine fell over\n"
     assert result.stdout == ""
 
 

@@ -1,5 +1,4 @@
-"""Renders Markdown and dimmed text as lines of a terminal, with rich. A model's text may not
-control the terminal; HTML is shown as it is."""
+"""Renders Markdown and dimmed text for a terminal, which a model's text may not control."""
 
 import re
 from io import StringIO
@@ -13,22 +12,23 @@ from rich.text import Text
 
 from omlx_server.cli.shell.output import harmless
 
-# The parser may take quadratic time for other text.
+# Longer text is shown as it is: the parser may take quadratic time.
 _MOST_CHARACTERS = 50_000
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-# A reference could name an address in another block, which is rendered by itself.
+# Each block is rendered by itself, so a reference to an address in another block can't work.
 _PARSER.disable("reference")
-_BLOCKS = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["reference", "inline"])
+_BLOCK_PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")
+_BLOCK_PARSER.disable(["reference", "inline"])
 
 
 def blocks_of(text: str) -> list[str]:
     """Split a text into its top-level blocks. Later lines can change the last one only."""
     lines = text.split("\n")
-    tokens = _BLOCKS.parse(text)
+    tokens = _BLOCK_PARSER.parse(text)
     begins = [token.map[0] for token in tokens if token.level == 0 and token.map]
     ends = [*begins[1:], len(lines)]
-    return ["\n".join(lines[a:b]) for a, b in zip(begins, ends, strict=False)]
+    return ["\n".join(lines[begin:end]) for begin, end in zip(begins, ends, strict=False)]
 
 
 class _Heading(Heading):
@@ -72,23 +72,25 @@ class _Markdown(Markdown):
 
 
 class Renderer:
+    """Renders text for a terminal of `width` columns."""
+
     def __init__(self) -> None:
         self._console = Console(file=StringIO(), force_terminal=True, legacy_windows=False)
 
     @property
-    def dims(self) -> bool:
+    def can_dim(self) -> bool:
         return not self._console.no_color
 
     def markdown(self, text: str, width: int) -> list[str]:
         text = harmless(text)
         if len(text) > _MOST_CHARACTERS:
-            return self._lines(Text(text), width)
-        return self._lines(_Markdown(text), width)
+            return self._render(Text(text), width)
+        return self._render(_Markdown(text), width)
 
     def dimmed(self, text: str, width: int) -> list[str]:
-        return self._lines(Text(harmless(text), style="dim" if self.dims else ""), width)
+        return self._render(Text(harmless(text), style="dim" if self.can_dim else ""), width)
 
-    def _lines(self, content: RenderableType, width: int) -> list[str]:
+    def _render(self, content: RenderableType, width: int) -> list[str]:
         with self._console.capture() as captured:
             self._console.print(content, width=width)
         lines = [line.rstrip(" ") for line in captured.get().split("\n")]

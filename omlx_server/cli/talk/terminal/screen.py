@@ -1,6 +1,6 @@
-"""Shows an answer on a terminal as it comes. An open block is rendered anew with each of its
-pieces."""
+"""Shows an answer on a terminal as it comes. Each piece renders the open block anew."""
 
+import math
 import os
 import sys
 import time
@@ -12,19 +12,18 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from omlx_server.cli.shell.output import harmless
-from omlx_server.cli.shell.screen import BEGIN
+from omlx_server.cli.shell.screen import THOUGHTS_BEGIN
 from omlx_server.cli.talk.terminal.markdown import Renderer, blocks_of
 
 _CLEAR_BELOW = "\x1b[J"
-_SIZE = (80, 24)
-# Between two renderings: seconds, and multiples of the time that one takes.
-_PAUSE = 0.04
-_REST = 5
+_USUAL_SIZE = (80, 24)  # columns, rows
+# From the beginning of a rendering to the next; more if one takes long.
+_LEAST_SECONDS = 0.04
+_LEAST_RENDERING_TIMES = 5
 
 
 class LiveLines:
-    """Writes lines on `out`, a terminal. Only open lines that fit are written: those that have
-    scrolled away can't be written again."""
+    """Writes lines on a terminal. Of open lines only those that fit, as only they can change."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -46,46 +45,52 @@ class LiveLines:
         self._out.flush()
 
     def _write(self, lines: list[str]) -> None:
-        same = _alike(self._shown, lines)
-        if len(lines) == same < len(self._shown):
-            same = max(0, same - 1)  # the cursor belongs at the end of the last line
-        old, new = self._shown[same:], lines[same:]
-        if old:
-            above = sum(map(self._rows, old)) - 1
-            self._out.write(f"\x1b[{above}A" if above else "")
+        """Write the lines from the first on that differs from what is shown."""
+        kept = _count_equal(self._shown, lines)
+        if len(lines) == kept < len(self._shown):
+            kept = max(0, kept - 1)  # the last one anew: the cursor belongs at its end
+        old_lines, new_lines = self._shown[kept:], lines[kept:]
+        if old_lines:
+            rows_above_cursor = sum(map(self._rows_of, old_lines)) - 1
+            self._out.write(f"\x1b[{rows_above_cursor}A" if rows_above_cursor else "")
             self._out.write(f"\r{_CLEAR_BELOW}")
-        elif self._shown and new:
+        elif self._shown and new_lines:
             self._out.write("\n")
-        self._out.write("\n".join(new))
+        self._out.write("\n".join(new_lines))
         self._out.flush()
         self._shown = lines
 
-    def _rows(self, line: str) -> int:
-        """The terminal may have become narrower."""
+    def _rows_of(self, line: str) -> int:
+        # More than one if the terminal has become narrower.
         cells = cell_len(Text.from_ansi(line).plain)
-        return max(1, -(-cells // self._size()[0]))
+        return max(1, math.ceil(cells / self._size()[0]))
 
     def _size(self) -> tuple[int, int]:
         try:
             columns, rows = os.get_terminal_size(self._out.fileno())
         except OSError:
-            return _SIZE
-        return columns or _SIZE[0], rows or _SIZE[1]
+            return _USUAL_SIZE
+        return columns or _USUAL_SIZE[0], rows or _USUAL_SIZE[1]
 
 
-def _alike(old: list[str], new: list[str]) -> int:
-    pairs = enumerate(zip(old, new, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(old), len(new)))
+def _count_equal(old_lines: list[str], new_lines: list[str]) -> int:
+    """Return how many lines are the same, from the first on."""
+    for index, (old, new) in enumerate(zip(old_lines, new_lines, strict=False)):
+        if old != new:
+            return index
+    return min(len(old_lines), len(new_lines))
 
 
 class RichScreen:
+    """Shows one answer: Markdown, and dimmed thoughts with the time that they took."""
+
     def __init__(self) -> None:
         self._live = LiveLines(sys.stdout)
         self._renderer = Renderer()
-        self._open = ""  # the text that is not final yet
-        self._thought: str | None = None  # its last line, while the model thinks
-        self._thinks_since = 0.0
-        self._parted = False  # whether a blank line comes before the next block
+        self._open_text = ""  # what is not final yet
+        self._thought_line: str | None = None  # the last line of a thought, while it lasts
+        self._thought_began = 0.0
+        self._needs_gap = False  # a blank line before the next block
         self._next_draw = 0.0
 
     def __enter__(self) -> Self:
@@ -95,29 +100,29 @@ class RichScreen:
         self._end_thought()
         self._finish_text()
 
-    def thought(self, piece: str) -> None:
-        if self._thought is None:
+    def show_thought(self, piece: str) -> None:
+        if self._thought_line is None:
             self._finish_text()
-            self._thought, self._thinks_since = "", time.perf_counter()
-            if not self._renderer.dims:
-                self._live.finish(self._after_gap([BEGIN]))
-        *lines, self._thought = (self._thought + piece).split("\n")
+            self._thought_line, self._thought_began = "", time.perf_counter()
+            if not self._renderer.can_dim:
+                self._live.finish(self._after_gap([THOUGHTS_BEGIN]))
+        *lines, self._thought_line = (self._thought_line + piece).split("\n")
         for line in lines:
             self._finish_thought(line)
-        self._draw(partial(self._renderer.dimmed, self._thought, self._live.width))
+        self._draw(partial(self._renderer.dimmed, self._thought_line, self._live.width))
 
-    def text(self, piece: str) -> None:
+    def show_text(self, piece: str) -> None:
         self._end_thought()
-        self._open += harmless(piece)
+        self._open_text += harmless(piece)
         self._draw(self._open_lines)
 
     def _open_lines(self) -> list[str]:
         """Finish the blocks that are complete; return the lines of the open one."""
-        whole_lines, _, rest = self._open.rpartition("\n")
-        *final, last = blocks_of(whole_lines) or [""]
-        self._open = f"{last}\n{rest}" if last else rest
-        self._finish_all(final)
-        return self._renderer.markdown(self._open, self._live.width)
+        complete_lines, _, last_line = self._open_text.rpartition("\n")
+        *complete_blocks, open_block = blocks_of(complete_lines) or [""]
+        self._open_text = f"{open_block}\n{last_line}" if open_block else last_line
+        self._finish_blocks(complete_blocks)
+        return self._renderer.markdown(self._open_text, self._live.width)
 
     def _draw(self, render: Callable[[], list[str]]) -> None:
         began = time.perf_counter()
@@ -125,31 +130,32 @@ class RichScreen:
             return
         if lines := render():
             self._live.show(self._after_gap(lines))
-        took = time.perf_counter() - began
-        self._next_draw = began + max(_PAUSE, _REST * took)
+        rendering_seconds = time.perf_counter() - began
+        self._next_draw = began + max(_LEAST_SECONDS, _LEAST_RENDERING_TIMES * rendering_seconds)
 
     def _finish_text(self) -> None:
-        blocks, self._open = blocks_of(self._open), ""
-        self._finish_all(blocks)
+        blocks, self._open_text = blocks_of(self._open_text), ""
+        self._finish_blocks(blocks)
 
-    def _finish_all(self, blocks: list[str]) -> None:
+    def _finish_blocks(self, blocks: list[str]) -> None:
         for block in blocks:
             if lines := self._renderer.markdown(block, self._live.width):
                 self._live.finish(self._after_gap(lines))
-                self._parted = True
+                self._needs_gap = True
 
     def _finish_thought(self, line: str) -> None:
         self._live.finish(self._after_gap(self._renderer.dimmed(line, self._live.width) or [""]))
-        self._parted = False
+        self._needs_gap = False
 
     def _end_thought(self) -> None:
-        if self._thought is None:
+        if self._thought_line is None:
             return
-        if self._thought:
-            self._finish_thought(self._thought)
-        took = time.perf_counter() - self._thinks_since
-        self._live.finish(self._renderer.dimmed(f"[thought for {took:.1f} s]", self._live.width))
-        self._thought, self._parted = None, True
+        if self._thought_line:
+            self._finish_thought(self._thought_line)
+        seconds = time.perf_counter() - self._thought_began
+        line = self._renderer.dimmed(f"[thought for {seconds:.1f} s]", self._live.width)
+        self._live.finish(line)
+        self._thought_line, self._needs_gap = None, True
 
     def _after_gap(self, lines: list[str]) -> list[str]:
-        return ["", *lines] if self._parted else lines
+        return ["", *lines] if self._needs_gap else lines
