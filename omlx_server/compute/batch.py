@@ -31,7 +31,7 @@ from omlx_server.compute.verify import (
     sample_after_each,
     tokens_to_feed,
 )
-from omlx_server.compute.vision.entering import behind
+from omlx_server.compute.vision.image_forward import with_shifted_rows
 from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.request import SampledRow
 from omlx_server.core.step import SequenceId
@@ -275,7 +275,7 @@ class LiveBatch:
         return logits
 
     def _forward_of(self, rows: Sequence[SamplingRow]) -> Callable[..., mx.array]:
-        forward = behind(self._target, [row.shift for row in rows])
+        forward = with_shifted_rows(self._target, [row.shift for row in rows])
         for row in rows:
             if row.adapter is not None:  # else a step makes no call for adapters
                 return self._adapters.adapted(forward, [row.adapter for row in rows])

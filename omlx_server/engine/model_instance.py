@@ -258,7 +258,7 @@ class ModelInstance:
         self.tiers.mark_computed(self._cut_by_chunks.popleft())
         self._trim_features()
         if self.watch is not None:
-            step = StepShape(prefills=forwards(chunks.groups))
+            step = StepShape(prefills=group_shapes(chunks.groups))
             self.watch.note_step(step, time.monotonic())
             if self._cut_by_chunks:
                 self.watch.begin_step()

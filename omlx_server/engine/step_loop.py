@@ -272,7 +272,7 @@ class StepLoop:
         verdict = self._watchdog.look(now, excuse)
         if verdict is StallVerdict.WAIT:
             return
-        stood_seconds = self._watchdog.stood
+        stood_seconds = self._watchdog.stalled_seconds
         self._log_standstill(standings, verdict, stood_seconds, now)
         self._wants_turn = True
         if verdict is StallVerdict.START_OVER:

@@ -91,7 +91,7 @@ class ModelSettingsApplier:
         if changed.touch("models"):
             self.known.change(settings)
             for listing in self.known.known():
-                self.models.pool.renew(listing.wanted)
+                self.models.pool.renew(listing.load_request)
             self._restart_loading_pinned()
         if changed.touch("sampling", "context"):
             self.models.pool.change(partial(changed_model, settings=settings))

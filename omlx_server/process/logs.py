@@ -86,7 +86,7 @@ class ForPeople(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         copy = logging.makeLogRecord(record.__dict__)
-        name = name_of(record)
+        name = exchange_id_of(record)
         if name:
             copy.message = f"[{name}] {record.message}"
         if self._coloured:

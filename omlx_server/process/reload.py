@@ -37,7 +37,7 @@ class Reloader:
     ) -> None:
         self.settings: Settings = loaded.settings
         self._source = loaded.source
-        self._load_again = loaded.again
+        self._load_again = loaded.load_again
         self._check = check
         self._appliers = appliers
         self._tell = tell

@@ -6,7 +6,7 @@ from omlx_server.api.activity import answers
 from omlx_server.api.activity.history import MemoryHistory, RecentExchanges
 from omlx_server.api.activity.live import Broadcast
 from omlx_server.api.activity.requests_at_work import StandingsPoll, describe_requests
-from omlx_server.api.http.sse import named
+from omlx_server.api.http.sse import named_events
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 from omlx_server.api.activity.answers import Place, RequestAtWork
-from omlx_server.api.http.exchange import Exchange, Phases, of_engine_id, work_of
+from omlx_server.api.http.exchange import Exchange, Phases, exchange_of_engine_id, work_of
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import ServedModel
@@ -155,7 +155,7 @@ class StandingsPoll:
             for model in models:
                 with suppress(OmlxError):  # it was unloaded meanwhile
                     for standing in await model.engine.standings():
-                        exchange = of_engine_id(standing.request)
+                        exchange = exchange_of_engine_id(standing.request)
                         if exchange is not None:
                             standings.setdefault(exchange, []).append(standing)
             self._update(standings, time.monotonic())

@@ -93,7 +93,7 @@ async def start_fetch(request: Request, name: str) -> AsyncGenerator[FetchStep, 
         raise ModelNotFound(f"There is no model {name[:200]!r}.{near}", param="model")
     # The log gets a known name first: the client's own text may be an address with a query.
     names = [*resolved["names"], resolved["alias_of"], resolved["name"]]
-    current().about = label_of(next(filter(None, names)))
+    current_exchange().about = label_of(next(filter(None, names)))
     return _run_fetch(fetcher, name, context_of(request).models.catalogue)
 
 

@@ -51,7 +51,7 @@ class Fitter:
 
     def fit(self, messages: list[Message]) -> Fitted:
         """Return the messages that fit. Raises ContextTooLong where those that must stay do not."""
-        front = messages[: front_of(messages)]
+        front = messages[: front_length(messages)]
         units = units_of(messages, self._message_costs(messages))
         front_tokens = self._encode_if_it_fits([*front, _USER])
         if front_tokens is None:
@@ -85,9 +85,9 @@ class Fitter:
         texts = [_text_in(message) for message in messages]
         if self.images is None:
             return [overhead + count for count in self.tokenizer.counts(texts, self.limit)]
-        without_images = [self.images.without(text) for text in texts]
+        without_images = [self.images.remove_marks(text) for text in texts]
         text_counts = self.tokenizer.counts(without_images, self.limit)
-        image_counts = map(self.images.tokens, texts)
+        image_counts = map(self.images.count_tokens, texts)
         return [overhead + sum(both) for both in zip(text_counts, image_counts, strict=True)]
 
     def _tokens_around_a_message(self) -> int:

@@ -95,7 +95,7 @@ async def constraint_of(
     if plan.grammar is not None:
         constraint = await model.grammars.constraint(plan.grammar)
         if plan.free:
-            constraint = Free(constraint, model.grammars.vocabulary)
+            constraint = FreeTextConstraint(constraint, model.grammars.vocabulary)
     budget, markers = _thinking_budget(chat, model), model.markers
     if model.dialect.in_channels:
         constraint = await _constrain_channels(constraint, plan.toolbox, budget, model, opening)
@@ -118,7 +118,7 @@ async def _constrain_channels(
     # The prompt has begun the final text already, so neither thoughts nor calls need a frame.
     if answer is not None and opening is Opening.PAST and not toolbox.required:
         return answer
-    frame_spec = frame(
+    frame_spec = channel_grammar(
         toolbox.callable,
         model.grammars.vocabulary.special_id,
         opening,
@@ -128,7 +128,11 @@ async def _constrain_channels(
         has_format=answer is not None,
     )
     channels = await model.grammars.constraint(frame_spec)
-    return channels if answer is None else Framed(channels, answer, model.tokenizer.token_bytes)
+    return (
+        channels
+        if answer is None
+        else ChannelConstraint(channels, answer, model.tokenizer.token_bytes)
+    )
 
 
 def _thinking_budget(chat: ChatRequest, model: ServedModel) -> int | None:

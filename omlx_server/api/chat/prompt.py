@@ -90,10 +90,10 @@ def encode(chat: ChatRequest, model: ServedModel, images: ChatImages | None = No
         raise BadRequest("the prompt can't end with an image", param="messages")
     checkpoints_at: tuple[int, ...] = ()
     if model.engine.status.counted.cache.checkpointed:
-        shown, strips = encoder.renderer.told(fitted.messages), model.strips_reasoning
+        shown, strips = encoder.renderer.fitted(fitted.messages), model.strips_reasoning
         checkpoints_at = shared_ends(shown, tokens, encoder.renderer.tokenize, strips=strips)
     opening = model.dialect.opening(model.tokenizer, tokens)
-    spans = images.marks.placed(tokens) if images else ()
+    spans = images.marks.spans_in(tokens) if images else ()
     return ChatPrompt(tokens, checkpoints_at, encoder.plan, opening, fitted.dropped, spans)
 
 
@@ -133,7 +133,7 @@ class _PromptEncoder:
 
     def encode(self, messages: Sequence[dict[str, Any]], most: int) -> list[int]:
         """Return the prompt's token ids. Raises ContextTooLong for more than `most`."""
-        shown = self.renderer.told(messages)
+        shown = self.renderer.fitted(messages)
         opens, goes_on = self._opens_answer, self._continues
         try:
             return self.renderer.tokenize(shown, opens=opens, goes_on=goes_on, most=most)

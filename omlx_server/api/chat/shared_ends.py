@@ -30,7 +30,7 @@ def shared_ends(
     - the conversation goes on; with `strips` it leaves out the reasoning of past answers
     """
     last_user = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=0)
-    others = [[*messages[:kept], _OTHER_QUESTION] for kept in {front_of(messages), last_user}]
+    others = [[*messages[:kept], _OTHER_QUESTION] for kept in {front_length(messages), last_user}]
     ends = {_count_shared(tokens, other, encode) for other in others}
     answers = [] if messages[-1]["role"] == "assistant" else [_ANSWER]
     # Where the template refuses the next turn, assume that it repeats the whole prompt.

@@ -114,7 +114,7 @@ class InputReader:
         end = match.end() if match else 0
         quoted, self._unread = self._unread[:end], self._unread[end:]
         self._is_closed = self._unread.startswith('"')
-        return whole(json.loads(f'"{quoted}"', strict=False))
+        return without_surrogates(json.loads(f'"{quoted}"', strict=False))
 
     def _open(self, fragment: str) -> None:
         """Look for the quote with which the text begins; drop what is before it."""
@@ -143,7 +143,7 @@ def _text_of_other_arguments(arguments: str) -> str:
         value = value["input"]
     elif isinstance(value, dict):
         value = next(iter(value.values()), "") if len(value) < 2 else None
-    return whole(value) if isinstance(value, str) else arguments
+    return without_surrogates(value) if isinstance(value, str) else arguments
 
 
 @dataclass(frozen=True, slots=True, eq=False)

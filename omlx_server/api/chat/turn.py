@@ -94,7 +94,7 @@ class ChatTurn:
             yield
             return
         engine, turns = self.model.engine, image_turns(self.request)
-        async with engine.expecting(request.images):
+        async with engine.keeping_images(request.images):
             async with _within_deadline(self.request):
                 await compute_features(images, request, engine, turns)
             yield

@@ -185,7 +185,7 @@ class ModelMetrics:
     def follow(self, prompt_tokens: int) -> "RequestTimes":
         self.prompt_tokens.inc(prompt_tokens)
         phases = Phases(prompt_tokens)
-        current().phases.append(phases)
+        current_exchange().phases.append(phases)
         return RequestTimes(self, phases)
 
 

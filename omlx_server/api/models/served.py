@@ -191,7 +191,7 @@ class ServedModels:
         listing = await self._find_fresh(lambda: next(iter(self._candidates(untagged)), None))
         if listing is None:
             raise self._unknown_name_error(untagged, "")
-        current().about = label_of(listing.names[0])
+        current_exchange().about = label_of(listing.names[0])
         return listing
 
     async def find_listing_and_adapter(self, name: str) -> tuple[ModelListing, str | None]:
@@ -225,9 +225,9 @@ class ServedModels:
                 param="model",
             )
         self._acquired[listing.load_request.key] = listing
-        current().model = label_of(listing.names[0])
+        current_exchange().model = label_of(listing.names[0])
         lease = await self.pool.acquire(listing.load_request)
-        afterwards(lease.release)
+        run_afterwards(lease.release)
         return lease.model
 
     async def _find_fresh(self, find: Callable[[], ModelListing | None]) -> ModelListing | None:

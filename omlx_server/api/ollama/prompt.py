@@ -51,7 +51,7 @@ def chat_request(body: schema.OllamaChatRequest, model: ServedModel) -> ChatRequ
 
 def chat_request_of_prompt(body: schema.GenerateRequest, model: ServedModel) -> ChatRequest:
     """Return the chat request for a prompt, as a message of the user. Raises BadRequest."""
-    refuse(body, _UNSUPPORTED_FIELDS)
+    refuse_unsupported(body, _UNSUPPORTED_FIELDS)
     content = _content_of(body.prompt or "", body.images or (), "images")
     turns: list[Fields] = [{"role": "system", "content": body.system}] if body.system else []
     turns.append({"role": "user", "content": content})
@@ -60,7 +60,7 @@ def chat_request_of_prompt(body: schema.GenerateRequest, model: ServedModel) -> 
 
 def completion_request(body: schema.GenerateRequest, model: ServedModel) -> CompletionRequest:
     """Return the completion request for a prompt without a chat template. Raises BadRequest."""
-    refuse(body, _UNSUPPORTED_FIELDS)
+    refuse_unsupported(body, _UNSUPPORTED_FIELDS)
     for name in ("system", "images", "think"):
         if getattr(body, name):
             raise BadRequest(f"{name} can't be used with raw or suffix", param=name)
@@ -71,7 +71,7 @@ def completion_request(body: schema.GenerateRequest, model: ServedModel) -> Comp
         "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
         **_shared_fields(body),
     }
-    return validated(CompletionRequest, fields)
+    return validate_fields(CompletionRequest, fields)
 
 
 def _chat_fields(body: schema.WrittenRequest, model: ServedModel) -> Fields:

@@ -137,7 +137,11 @@ async def _queue_completion(job: _Job, body: schema.GenerateRequest) -> Choices:
 async def _send_answer(job: _Job, choices: Choices, answer_body: shapes.AnswerBody) -> Response:
     body, request = job.body, job.request
     answer_lines = shapes.AnswerLines(
-        body.model, answer_body, current(), job.load_seconds, with_logprobs=bool(body.logprobs)
+        body.model,
+        answer_body,
+        current_exchange(),
+        job.load_seconds,
+        with_logprobs=bool(body.logprobs),
     )
     if body.stream is False:
         answer = await while_connected(request.receive, _collect_answer(answer_lines, choices))
@@ -186,7 +190,7 @@ async def embed(request: Request) -> Response:
     answer = {
         "model": body.model,
         "embeddings": vectors,
-        "total_duration": shapes.nanoseconds(time.monotonic() - current().started),
+        "total_duration": shapes.nanoseconds(time.monotonic() - current_exchange().started),
         "load_duration": shapes.nanoseconds(load_seconds),
         "prompt_eval_count": tokens,
     }

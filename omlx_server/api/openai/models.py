@@ -55,7 +55,7 @@ async def get_model(request: Request, name: str) -> Response:
     listing = await models.find_listing(model or name)
     if adapter is None:
         return JsonResponse(_model_shape(models, name, listing))
-    if adapter not in await models.adapters(listing):
+    if adapter not in await models.adapter_names(listing):
         raise ModelNotFound(f"The model '{name[:200]}' does not exist.", param="model")
     return JsonResponse(_model_shape(models, name, listing, parent=model, adapter=adapter))
 

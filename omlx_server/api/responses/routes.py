@@ -214,13 +214,13 @@ class ResponseAnswer:
             try:
                 async for delta in choices.deltas():
                     if events := self.progress.add(delta):
-                        yield sse.named(*events)
+                        yield sse.named_events(*events)
                 last_events = self.progress.end(choices.usage, int(time.time()))
             except OmlxError as error:
-                failed(error)
+                note_failure(error)
                 last_events = self.progress.fail(error)
         await self._store_response()
-        yield sse.named(*last_events)
+        yield sse.named_events(*last_events)
 
     async def _store_response(self) -> None:
         if self._is_stored:

@@ -235,7 +235,7 @@ def _remove_least_needed(cold: ColdDirectory, files: Files, target: int) -> list
 def take_stock(cold: ColdDirectory) -> Inventory:
     blocks, records = cold.blocks(), []
     with open_display() as display:
-        for record in cold.heads(blocks):
+        for record in cold.records(blocks):
             records.append(record)
             display.update("reading what blocks hold", len(records), len(blocks))
     gone_models = [use.id for use in cold.uses() if use.model_is_there is False]

@@ -136,7 +136,7 @@ def _find_blocks(
         return True
 
     start = root_key(description.namespace, b"")
-    prefix = stored_prefix(start, tokens, description.block_size, is_usable)
+    prefix = find_stored_prefix(start, tokens, description.block_size, is_usable)
     return _PromptBlocks(all_tokens, prefix, [usable[key] for key in prefix.keys])
 
 

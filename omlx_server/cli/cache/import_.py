@@ -151,7 +151,7 @@ def _make_room(
     new_bytes = sum(nbytes for record, nbytes in blocks if _block_name(record) not in stored)
     removed: list[StoredFile] = []
     if stored_bytes + new_bytes > cache.cold_cache_max_bytes:
-        names = room_for(blocks, take_stock(cold), cache.cold_cache_max_bytes)
+        names = evictions_for(blocks, take_stock(cold), cache.cold_cache_max_bytes)
         if names is None:
             raise OmlxError(f"there is no room in {cold.root}: what is pinned there stays")
         removed = [stored[name] for name in names]

@@ -51,7 +51,7 @@ def tokens_of_conversation(model: Path, name: str) -> list[tuple[int, ...]]:
     )
     renderer = PromptRenderer(template, dialect, body.get("tools") or [], kwargs)
     opens_answer = messages[-1]["role"] != "assistant"
-    return [tuple(renderer.tokenize(renderer.told(messages), opens=opens_answer))]
+    return [tuple(renderer.tokenize(renderer.fitted(messages), opens=opens_answer))]
 
 
 def _read(name: str) -> str:

@@ -61,7 +61,7 @@ def _origin_of(key: str, loaded: Loaded) -> str:
 def _settings_of_override(key: str, text: str, file: Path) -> Settings:
     """Return settings with this override of a model and no other."""
     override = find_override(key)
-    table = override.checked(text, f"file {file}")
+    table = override.read(text, f"file {file}")
     for name in reversed(override.path[3:]):  # after models, overrides and the model's name
         table = {name: table}
     tables = with_paths_from({override.model: table}, file.parent)

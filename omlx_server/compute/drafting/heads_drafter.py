@@ -74,7 +74,7 @@ class HeadsDrafter:
             self._model.draft(tokens[:, skipped:], hidden_before[:, skipped:], caches)
             wrong = [width - 1 - count for count in right]
             if any(wrong):
-                cache_ops.cut_back(caches, wrong)
+                cache_ops.take_out_drafts(caches, wrong)
             cache_ops.evaluate(caches, wait=False)
         last_right = mx.array(list(right))[:, None, None]
         self._hidden_before = mx.take_along_axis(hidden, last_right, axis=1)

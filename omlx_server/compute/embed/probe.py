@@ -26,7 +26,7 @@ def planning(backbone: Backbone, head: Head, pad_id: int, max_tokens: int) -> Wo
     shape = backbone.shape(_bytes_of_a_number(shallow, pad_id))
     passes = _passes_to_measure(max_tokens, shape)
     probes = [(one, partial(_measure_bytes, shallow, head, pad_id, one)) for one in passes]
-    plan = yield from probing(replace(shape, layers=_LAYERS), probes, median_low, "pass")
+    plan = yield from probing_encoder(replace(shape, layers=_LAYERS), probes, median_low, "pass")
     return replace(plan, shape=shape)
 
 
@@ -50,7 +50,7 @@ def _measure_bytes(backbone: Backbone, head: Head, pad_id: int, one: Pass) -> in
     def run() -> mx.array:
         return finish(compute_batch(backbone, Batch.of(inputs, pad_id), head, one.slice_tokens))
 
-    memory = measured(run)
+    memory = measure_peak(run)
     return memory.peak - memory.before
 
 

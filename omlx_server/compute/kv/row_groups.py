@@ -11,7 +11,7 @@ import numpy as np
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Arrays
 from omlx_server.compute.kv.spans import Buffers, Spans, Strip, end_of, referent, spans_before
-from omlx_server.core.memory.kv import places, places_with_room, reach
+from omlx_server.core.memory.kv import longest_in_group, places, places_with_room
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,14 +101,16 @@ class _Calibration:
         """Fit prefills of several prompts, as multiples of one, and copies."""
         probes = [self._bounded(probe) for probe in _DEEP_TOGETHER]
         terms = [prefill_terms(self._shape, probe) for probe in probes]
-        as_alone = [times(term.inner, alone.deep[:3]) for term in terms]
+        as_alone = [weighted_sum(term.inner, alone.deep[:3]) for term in terms]
         took = yield from self._transient_bytes(probes, self._probe.prefill)
         columns = list(zip(as_alone, (term.copied for term in terms), strict=True))
         deep_multiple = max(1.0, fit(columns, took)[0])
         pairs = zip(took, as_alone, strict=True)
         copies = [max(1.0, all_bytes - deep_multiple * inner) for all_bytes, inner in pairs]
         [copied] = fit([(term.copied,) for term in terms], copies)
-        wide_as_alone = times(wide_columns(prefill_terms(self._shape, _WIDE_TOGETHER)), alone.wide)
+        wide_as_alone = weighted_sum(
+            wide_columns(prefill_terms(self._shape, _WIDE_TOGETHER)), alone.wide
+        )
         [wide_took] = yield from self._transient_bytes([_WIDE_TOGETHER], self._probe.prefill)
         wide_multiple = max(1.0, wide_took / wide_as_alone)
         return PrefillFactors(

@@ -50,7 +50,7 @@ class EmbeddingClient:
         def embed_all(encoder: EncoderModel[Embedder]) -> Generator[None, None, Numbers]:
             embed = encoder.model.embed
             start = partial(embed, inputs, dimensions=dimensions, room=encoder.room)
-            return gathered(start, len(inputs))
+            return gather_results(start, len(inputs))
 
         return await self.client.work(embed_all)
 

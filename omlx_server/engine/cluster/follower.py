@@ -12,7 +12,7 @@ from omlx_server.compute.launched import CutPayload, Launched
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.payload_bytes import pack
-from omlx_server.compute.planning.probe import ForwardProbe, one_token
+from omlx_server.compute.planning.probe import ForwardProbe, one_token_caches
 from omlx_server.compute.planning.step_costs import forward_of, seconds_of
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.compute.score import launch_slice

@@ -77,7 +77,7 @@ def took(backbone: Backbone, head: Head, one: Pass) -> int:
     """By MLX's own peak."""
     inputs = [TokenizedText((7,) * (one.tokens - (row % 7 == 3))) for row in range(one.rows)]
     gc.collect()
-    run = results(backbone, Batch.of(inputs, 0), head, one.slice_tokens)
+    run = compute_batch(backbone, Batch.of(inputs, 0), head, one.slice_tokens)
     peak = measure_peak(lambda: finish(run))
     return peak.peak - peak.before
 

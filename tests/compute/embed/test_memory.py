@@ -117,7 +117,9 @@ def test_as_many_are_read_together_as_there_is_room_for(kind: str) -> None:
     roomy, narrow = Purse(1 << 40), Purse(body.plan.needs(Pass(3, 61, 64)))
     whole = collect(body.encode(inputs, head, pass_size, roomy), 24)
     pieces = list[mx.array]()
-    peak = measure_peak(lambda: pieces.extend(collect(body.encode(inputs, head, pace, narrow), 24)))
+    peak = measure_peak(
+        lambda: pieces.extend(collect(body.encode(inputs, head, pass_size, narrow), 24))
+    )
     assert peak.peak - peak.before <= narrow.nbytes * 1.05
     assert narrow.asked > 2 * roomy.asked
     assert max(narrow.claims) <= narrow.nbytes and narrow.aside == 0
