@@ -32,7 +32,7 @@ def without_forcing(grammar: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StateView:
-    """What a process tells of one state; the fields are those of `core.request.Constraint`."""
+    """One state, as its process tells; the fields are those of `core.request.Constraint`."""
 
     mask: bytes
     forced: Sequence[int] = ()

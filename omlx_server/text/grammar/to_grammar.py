@@ -28,7 +28,7 @@ WHITESPACE = r"[ ]|\n[ ]{0,40}|\n\t{0,20}"
 
 
 class GrammarKind(StrEnum):
-    """What a grammar is made of."""
+    """The source of a grammar."""
 
     JSON_OBJECT = "json_object"
     JSON_SCHEMA = "json_schema"

@@ -45,7 +45,7 @@ class ReasoningMarkers:
 
 
 class _Phase(Enum):
-    """What the next token belongs to. GAP: white space behind a thought."""
+    """The part that the next token belongs to. GAP: white space behind a thought."""
 
     BEGINNING = auto()
     THINKING = auto()

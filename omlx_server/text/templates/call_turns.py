@@ -10,8 +10,8 @@ from omlx_server.text.templates.trials import Render, try_render
 
 @dataclass(frozen=True, slots=True)
 class CallTurns:
-    """What a template takes. `many`: several calls in a message. `interrupted`: a user's message
-    behind a tool's."""
+    """The turns that a template takes. `many`: several calls in a message. `interrupted`: a user's
+    message behind a tool's."""
 
     many: bool = True
     interrupted: bool = True

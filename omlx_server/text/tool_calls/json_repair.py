@@ -23,7 +23,7 @@ _ESCAPE_BEGUN = re.compile(r"\\u[0-9a-fA-F]{0,3}")
 
 
 class _Expect(Enum):
-    """What must come next. AFTER: a comma or the end of the innermost object or list."""
+    """The kind of text that must come next. AFTER: a comma or the end of the innermost."""
 
     KEY = 1
     COLON = 2
