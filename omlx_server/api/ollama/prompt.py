@@ -52,7 +52,7 @@ def chat_request(body: schema.OllamaChatRequest, model: ServedModel) -> ChatRequ
 def chat_request_of_prompt(body: schema.GenerateRequest, model: ServedModel) -> ChatRequest:
     """Return the chat request for a prompt, as a message of the user. Raises BadRequest."""
     refuse_unsupported(body, _UNSUPPORTED_FIELDS)
-    content = _content_of(body.prompt or "", body.images or (), "images")
+    content = _content_of(body.prompt or "", body.images or (), "")
     turns: list[Fields] = [{"role": "system", "content": body.system}] if body.system else []
     turns.append({"role": "user", "content": content})
     return validate_fields(ChatRequest, {"messages": turns, **_chat_fields(body, model)})
@@ -141,12 +141,12 @@ def chat_messages(messages: Sequence[schema.GivenMessage]) -> list[Fields]:
 
 def _content_of(text: str, images: Iterable[str], param: str) -> str | list[Fields]:
     """Return the text, or images and then the text. Raises as `chat_messages`."""
-    parts = [_image_part(data, f"{param}.images.{index}") for index, data in enumerate(images)]
+    parts = [_image_part(data, f"{param}images.{index}") for index, data in enumerate(images)]
     return [*parts, {"type": "text", "text": text}] if parts else text
 
 
 def _chat_message(message: schema.GivenMessage, param: str) -> Fields:
-    content = _content_of(message.content or "", message.images or (), param)
+    content = _content_of(message.content or "", message.images or (), f"{param}.")
     fields: Fields = {"role": message.role, "content": content}
     if message.thinking:
         fields["reasoning_content"] = message.thinking

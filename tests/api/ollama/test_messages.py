@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import orjson
@@ -12,9 +12,10 @@ from safetensors.numpy import save_file
 
 from omlx_server.api.chat.choices import ChoiceDelta, TokenCounts
 from omlx_server.api.http.exchange import Exchange, Phases
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.ollama import model_card as files
-from omlx_server.api.ollama.prompt import chat_messages
-from omlx_server.api.ollama.schema import GivenMessage, keep_alive_seconds
+from omlx_server.api.ollama.prompt import chat_messages, chat_request_of_prompt
+from omlx_server.api.ollama.schema import GenerateRequest, GivenMessage, keep_alive_seconds
 from omlx_server.api.ollama.shapes import AnswerLines, message_body
 from omlx_server.errors import BadRequest
 from omlx_server.text.parts import Arguments, CallStart, Text
@@ -67,6 +68,15 @@ def test_thoughts_and_images_keep_their_message() -> None:
     for wrong in ("data:image/png;base64,aGk=", "a%20"):
         with pytest.raises(BadRequest, match="base64"):
             converted({"role": "user", "images": [wrong]})
+
+
+def test_a_wrong_image_is_named_by_its_field() -> None:
+    with pytest.raises(BadRequest) as of_message:
+        converted({"role": "user", "images": ["aGk=", "a%20"]})
+    body = GenerateRequest(model="org/any", prompt="Look", images=["a%20"])
+    with pytest.raises(BadRequest) as of_prompt:
+        chat_request_of_prompt(body, cast(ServedModel, None))
+    assert (of_message.value.param, of_prompt.value.param) == ("messages.0.images.1", "images.0")
 
 
 @pytest.mark.parametrize(
