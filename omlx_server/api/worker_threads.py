@@ -12,7 +12,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from omlx_server.core.virtual_times import Owner, VirtualTimes
+from omlx_server.core.clients import Owner, VirtualTimes
 from omlx_server.errors import Unavailable
 from omlx_server.text.encoding.low_priority import be_polite
 

@@ -13,8 +13,7 @@ import mlx.nn as nn
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute import sampler
 from omlx_server.compute.adapters.adapters import AdapterStore
-from omlx_server.compute.architectures.heads import Headed
-from omlx_server.compute.architectures.pair import Pair, members
+from omlx_server.compute.architectures.pair import Headed, Pair, members
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.drafting.base import Drafted, Drafter

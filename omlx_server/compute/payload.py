@@ -5,9 +5,11 @@ share a buffer, because Metal bounds the number of buffers."""
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.architectures.pair import members
@@ -17,12 +19,28 @@ from omlx_server.compute.codecs.base import Arrays, CacheRow, Codec, token_slice
 from omlx_server.compute.codecs.registry import codecs_for, leaves
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.spans import Runs, Segment, Span, Strip, TokenRun, count_referred
-from omlx_server.core.blocks.block import Size
-from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
+from omlx_server.core.blocks.block import CacheLayout, LayerKind, Size
+from omlx_server.core.blocks.record import PackedArrays, RecordTensor
 from omlx_server.core.memory.kv import GROWTH
 
 PAYLOAD_VERSION = 1
 SHORT_BLOCKS = 8  # idle runs of fewer blocks are given up
+# MLX's and numpy's dtypes by their names in files. Buffers have no bfloat16: it is stored as u16.
+_TYPES = {
+    "BOOL": (mx.bool_, np.bool_),
+    "U8": (mx.uint8, np.uint8),
+    "I8": (mx.int8, np.int8),
+    "U16": (mx.uint16, np.uint16),
+    "I16": (mx.int16, np.int16),
+    "F16": (mx.float16, np.float16),
+    "BF16": (mx.bfloat16, np.uint16),
+    "U32": (mx.uint32, np.uint32),
+    "I32": (mx.int32, np.int32),
+    "F32": (mx.float32, np.float32),
+    "U64": (mx.uint64, np.uint64),
+    "I64": (mx.int64, np.int64),
+}
+_NAMES = {ours: name for name, (ours, _) in _TYPES.items()}
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
@@ -310,3 +328,36 @@ def _pack_by_shape(parts: Sequence[Arrays]) -> Payload:
         for alike in arrays_of.values()
     )
     return Payload(buffers, tuple(places))
+
+
+def pack(payload: Payload) -> PackedArrays:
+    """Return a payload's arrays as bytes. Waits until they are computed."""
+    own = payload.detached()
+    device.wait_for(*own.buffers)
+    return PackedArrays(tuple(_record_of(buffer) for buffer in own.buffers), own.places)
+
+
+def unpack(packed: PackedArrays) -> Payload:
+    """Return a payload with memory of its own. Raises ValueError for damaged bytes."""
+    buffers = tuple(_array_of(tensor) for tensor in packed.tensors)
+    for leaf in packed.places:
+        for buffer, index in leaf:
+            if not (0 <= buffer < len(buffers) and 0 <= index < buffers[buffer].shape[0]):
+                raise ValueError("a layer's place is outside of the stored arrays")
+    return Payload(buffers, packed.places)
+
+
+def _record_of(array: mx.array) -> RecordTensor:
+    plain = array.view(mx.uint16) if array.dtype == mx.bfloat16 else array
+    device.wait_for(plain)
+    data = memoryview(plain).cast("B") if plain.size else b""  # type: ignore[arg-type]
+    return RecordTensor(_NAMES[array.dtype], array.shape, data)
+
+
+def _array_of(tensor: RecordTensor) -> mx.array:
+    if tensor.dtype not in _TYPES:
+        raise ValueError(f"arrays of {tensor.dtype} are not stored by this version")
+    _, kind = _TYPES[tensor.dtype]
+    numbers: Any = np.frombuffer(tensor.data, dtype=kind).reshape(tensor.shape)
+    array = mx.array(numbers)
+    return array.view(mx.bfloat16) if tensor.dtype == "BF16" else array

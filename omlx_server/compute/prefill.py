@@ -12,7 +12,7 @@ from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.vision.vision import Vision
-from omlx_server.core.scheduler.grouping import Grouping
+from omlx_server.core.scheduler.limits import Grouping
 from omlx_server.core.step import Chunk, Join, SequenceId
 
 

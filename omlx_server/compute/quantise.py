@@ -21,7 +21,7 @@ from omlx_server.compute.codecs.registry import leaves, replaced
 from omlx_server.compute.key_centre import key_centres
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.caches import PackedKVCache
-from omlx_server.compute.kv.latent import LatentKVCache
+from omlx_server.compute.kv.latent import LatentKVCache, WholeKVCache
 from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.base import Arrays, Scheme
 from omlx_server.compute.kv.schemes.partial import Partial
@@ -29,7 +29,6 @@ from omlx_server.compute.kv.schemes.plain import Latent, Plain
 from omlx_server.compute.kv.schemes.rotated import Rotated
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.kv.spans import Runs
-from omlx_server.compute.kv.whole import WholeKVCache
 from omlx_server.errors import ModelUnavailable, one_line
 
 MakeCaches = Callable[[], Caches]

@@ -7,7 +7,7 @@ from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Recalled, Record
 from omlx_server.core.crash import Crash
-from omlx_server.core.memory.shape import Decode, PrefillShape
+from omlx_server.core.memory.kv import Decode, PrefillShape
 from omlx_server.core.step import Chunk, SequenceId, Step
 
 T = TypeVar("T")

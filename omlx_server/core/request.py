@@ -6,9 +6,9 @@ from enum import StrEnum
 from typing import Annotated, Literal, NewType, Protocol
 
 from omlx_server.core.adapters import Adapter, salted
+from omlx_server.core.clients import Owner
 from omlx_server.core.images import FIRST_ID, ImageSpan
 from omlx_server.core.speculation.methods import Mode
-from omlx_server.core.virtual_times import Owner
 
 RequestId = NewType("RequestId", str)
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.blocks.block import Worth
-from omlx_server.core.blocks.restore import RestorePlan
+from omlx_server.core.blocks.lookup import RestorePlan
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Admitted, Constraint, RequestId, SampledRow, SamplingParams
 

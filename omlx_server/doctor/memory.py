@@ -1,6 +1,6 @@
 """Checks whether the memory is enough for the model. Sizes are in bytes."""
 
-from omlx_server.core.memory import budgets
+from omlx_server.core.memory import ledger
 from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
 from omlx_server.doctor.software import Device
 from omlx_server.settings import Settings
@@ -13,7 +13,7 @@ _SHARE_BESIDE = 0.1
 def limit_of(settings: Settings, device: Device) -> int:
     """Return the bytes that the server may use, by its own rule."""
     memory = settings.memory
-    return budgets.limit_of(memory.limit, memory.reserve, device.ram, device.working_set)
+    return ledger.limit_of(memory.limit, memory.reserve, device.ram, device.working_set)
 
 
 def limit(settings: Settings, device: Device) -> Finding:

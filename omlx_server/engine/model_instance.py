@@ -15,8 +15,8 @@ from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.core.memory.guard import Caches
+from omlx_server.core.memory.kv import StepShape
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.core.memory.shape import StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.prefix_cache.report import Dropped
 from omlx_server.core.request import Miss, Request, Restored, TokenEvent

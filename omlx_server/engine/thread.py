@@ -4,7 +4,7 @@ One turn, in order:
 
     1. take in messages
     2. run a step of a model (engine/step_loop.py) or a slice of a job, in the order of
-       engine/device_turns.py
+       engine/turns.py
     3. run a slice of a model's load or unload
 """
 
@@ -26,10 +26,7 @@ from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.work import Work, finish
 from omlx_server.engine.census import Census
-from omlx_server.engine.device_turns import DeviceTurns, part_of
-from omlx_server.engine.jobs import Jobs, settle
-from omlx_server.engine.memory.account import MemoryAccount
-from omlx_server.engine.memory.audit import Audit
+from omlx_server.engine.memory.account import Audit, MemoryAccount
 from omlx_server.engine.messages import (
     Cancel,
     EngineCall,
@@ -49,6 +46,7 @@ from omlx_server.engine.messages import (
 )
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.step_loop import StepLoop
+from omlx_server.engine.turns import DeviceTurns, Jobs, part_of, settle
 from omlx_server.errors import Unavailable
 
 _log = logging.getLogger(__name__)

@@ -5,8 +5,7 @@ import time
 from collections.abc import Collection, Iterable, Set
 from functools import partial
 
-from omlx_server.compute.payload import Payload, size_of
-from omlx_server.compute.payload_bytes import pack, unpack
+from omlx_server.compute.payload import Payload, pack, size_of, unpack
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Recalled, Record

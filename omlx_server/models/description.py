@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from omlx_server.core.model_files.encoder_length import (
+from omlx_server.core.model_files.kind import (
     SENTENCE_CONFIG,
     first_position,
     trained_length,

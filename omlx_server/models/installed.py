@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.core.model_files.kind import ENCODERS, ModelKind, architecture_of
-from omlx_server.core.model_files.quantization import quantization_of
 from omlx_server.core.model_files.vision import has_vision, vision_family
+from omlx_server.core.model_files.weights import quantization_of
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.catalogue import MINILM, STARTER

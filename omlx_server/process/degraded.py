@@ -15,13 +15,12 @@ from omlx_server.api.connections.connections import Connections
 from omlx_server.api.connections.server import HttpServer
 from omlx_server.api.own.degraded import DegradedApp, in_one_line
 from omlx_server.errors import ConfigError, UsageError
-from omlx_server.process.config_file import POLL_SECONDS, ConfigFile
-from omlx_server.process.hangup import Hangup
+from omlx_server.process.config_file import POLL_SECONDS, ConfigFile, Hangup
 from omlx_server.process.limits import connection_limits, raise_descriptors
 from omlx_server.process.listen import listening, url_of
 from omlx_server.process.logs import start_logging
 from omlx_server.service.notify import Notifier, keep_alive
-from omlx_server.settings.salvage import Salvaged
+from omlx_server.settings.layers import Salvaged
 from omlx_server.settings.sections import ServerSettings
 
 _log = logging.getLogger(__name__)

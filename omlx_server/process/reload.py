@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from omlx_server.api.context import ConfigState
 from omlx_server.api.own.degraded import in_one_line
 from omlx_server.errors import ConfigError, OmlxError, UsageError
-from omlx_server.process.config_file import POLL_SECONDS, ConfigFile
-from omlx_server.process.hangup import Hangup
+from omlx_server.process.config_file import POLL_SECONDS, ConfigFile, Hangup
 from omlx_server.settings import Loaded, Settings
 from omlx_server.settings.changes import Changes, SettingChange, changes
 

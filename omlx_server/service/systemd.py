@@ -20,7 +20,7 @@ from omlx_server.service.steps import (
 from omlx_server.settings.types import own_place
 
 UNIT = "omlx-server.service"
-# While the server is alive (engine/pulse.py) it pings the watchdog twice in this time.
+# While the server is alive it pings the watchdog twice in this time.
 WATCHDOG_SECONDS = 60
 # `:` switches the expansion of $VARIABLES off.
 _TEMPLATE = """\

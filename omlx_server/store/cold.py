@@ -15,8 +15,7 @@ from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.blocks.record import PASSING, PackedArrays, Recalled, Record
 from omlx_server.core.cold.index import ColdEntry, ColdIndex, ColdReport
 from omlx_server.store.block_file import file_bytes
-from omlx_server.store.description import NamespaceDescription
-from omlx_server.store.files import Files, StoredFile
+from omlx_server.store.files import Files, NamespaceDescription, StoredFile
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import Medium, Name
 from omlx_server.store.reads import Answered, ReadQueue

@@ -12,8 +12,7 @@ from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.blocks.record import PackedArrays, Record
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.store.block_file import Corrupt, decode
-from omlx_server.store.description import NamespaceUse
-from omlx_server.store.files import PINS, Files, StoredFile
+from omlx_server.store.files import PINS, Files, NamespaceUse, StoredFile
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import MediumError, Name
 from omlx_server.store.pin_file import pins_of_bytes

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from omlx_server.store.mediums.medium import MediumError
-from omlx_server.store.mediums.operations import (
+from omlx_server.store.mediums.disk import (
     READ_ONLY,
     WRITE_REASONS,
     FileOperations,
     as_medium_errors,
     make_directory,
 )
+from omlx_server.store.mediums.medium import MediumError
 
 
 class Lock:

@@ -6,8 +6,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from omlx_server.store.mediums.medium import Name
-from omlx_server.store.mediums.operations import (
+from omlx_server.store.mediums.disk import (
     READ_ONLY,
     READ_REASONS,
     WRITE_REASONS,
@@ -15,6 +14,7 @@ from omlx_server.store.mediums.operations import (
     as_medium_errors,
     make_directory,
 )
+from omlx_server.store.mediums.medium import Name
 
 SECRET = "secret"
 SECRET_BYTES = 32

@@ -14,8 +14,7 @@ from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.blocks.record import PackedArrays, Recalled, Record
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.store.block_file import Corrupt, decode, encode
-from omlx_server.store.description import NamespaceDescription
-from omlx_server.store.files import PINS, Files, StoredFile
+from omlx_server.store.files import PINS, Files, NamespaceDescription, StoredFile
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import Medium, MediumError, Name, nbytes_of
 from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes

@@ -1,8 +1,9 @@
 """How one model writes thoughts and tool calls, and what its chat template shows. Immutable."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from omlx_server.core.images import FIRST_ID
 from omlx_server.core.model_files.parser_signs import (
@@ -11,21 +12,30 @@ from omlx_server.core.model_files.parser_signs import (
     reasoning_parser_of,
     tool_parser_of,
 )
+from omlx_server.text.image_marks import ImageMarks
 from omlx_server.text.reasoning.style import STYLES, Opening, Style, opening_of
-from omlx_server.text.templates.call_turns import CallTurns
-from omlx_server.text.templates.system_turns import SystemTurns
-from omlx_server.text.templates.trials import Render
+from omlx_server.text.templates.messages import Message
+from omlx_server.text.templates.template import ChatTemplate
+from omlx_server.text.templates.turn_forms import CallTurns, Render, SystemTurns
 from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.text.tool_calls.fallback import supports_tools
+from omlx_server.text.tool_calls.fallback import has_calls_or_results, supports_tools, tools_as_text
 from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, CallFormat
-from omlx_server.text.tool_calls.numbering import new_call_id, short_call_id
 from omlx_server.text.tool_calls.recipients import RECIPIENT_MARK
+from omlx_server.text.tool_calls.values import new_call_id, short_call_id
 
 # A tool for trials.
 _TRIAL_TOOL_NAME = "c0ffee_look"
 _TRIAL_TOOL = {"type": "function", "function": {"name": _TRIAL_TOOL_NAME, "description": "Look."}}
 # Tokens at the end of a prompt that tell whether a thought, or a text, has begun.
 _TAIL_TOKENS = 32
+FILL_IN = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+    ("[PREFIX]", "[SUFFIX]", "[MIDDLE]"),
+)
+"""The control tokens of such models: before the prompt, the suffix and the middle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,3 +117,46 @@ def shown_ids(tokenizer: Tokenizer, markers: Iterable[str]) -> frozenset[int]:
     return frozenset(
         id for id, text in texts.items() if text and any(text in marker for marker in all_markers)
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptRenderer:
+    """A model's template with one request's tools, variables and marked images."""
+
+    template: ChatTemplate
+    dialect: Dialect
+    tools: Sequence[Mapping[str, Any]]
+    kwargs: Mapping[str, Any]
+    images: ImageMarks | None = None
+
+    def fitted(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages as the template can take them. Without tools in the template,
+        tools and calls become plain text."""
+        if not self.dialect.shows_tools and (
+            self.tools or any(map(has_calls_or_results, messages))
+        ):
+            messages = tools_as_text(messages, self.tools)
+        dialect = self.dialect
+        shows_these = self.tools and dialect.shows_tools
+        systems = dialect.systems_beside_tools if shows_these else dialect.systems
+        return dialect.calls.fitted(systems.fitted(messages))
+
+    def tokenize(
+        self,
+        fitted: Sequence[Mapping[str, Any]],
+        *,
+        opens: bool = True,
+        goes_on: bool = False,
+        most: int | None = None,
+    ) -> list[int]:
+        """Return at most `most` token ids. With `opens` the prompt ends where an answer begins;
+        with `goes_on`, within the last message. Raises as `ChatTemplate.encode`."""
+        return self.template.encode(
+            fitted,
+            tools=self.tools if self.dialect.shows_tools else None,
+            add_generation_prompt=opens,
+            continue_final_message=goes_on,
+            kwargs=self.kwargs,
+            most=most,
+            images=self.images,
+        )

@@ -4,9 +4,9 @@ The cuts of earlier requests are worked out anew, so that the same turns and the
 stay.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +104,28 @@ def just_enough(units: Sequence[Unit], limit: int, front: int) -> list[bool] | N
     stay costs more than `limit`."""
     # Without earlier requests there is one cut: the one that this prompt needs.
     return Window(limit, limit, front).kept([replace(unit, asks=False) for unit in units])
+
+
+Message = Mapping[str, Any]
+
+
+def front_length(messages: Sequence[Message]) -> int:
+    """Return how many system messages stand in front."""
+    return next((i for i, m in enumerate(messages) if m["role"] != "system"), len(messages))
+
+
+def units_of(messages: Sequence[Message], costs: Sequence[int]) -> list[Unit]:
+    """Return the units of all turns. `costs`: the tokens of each message."""
+    units: list[Unit] = []
+    for position in range(front_length(messages), len(messages)):
+        role = messages[position]["role"]
+        unit, is_user = units[-1] if units else None, role == "user"
+        # Of several messages by the user without an answer between, only the first begins a turn.
+        if unit is None or role == "assistant" or (is_user and not unit.head):
+            turn = unit.turn + is_user if unit else 0
+            unit = Unit(turn, cost=0, head=is_user)
+            units.append(unit)
+        unit.messages.append(position)
+        unit.cost += costs[position]
+        unit.asks = unit.asks or role in ("user", "tool")
+    return units

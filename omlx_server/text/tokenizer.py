@@ -13,13 +13,11 @@ from transformers import CONFIG_MAPPING, AutoTokenizer, PreTrainedConfig, PreTra
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.model_files.parser_signs import CODED_TEMPLATES
 from omlx_server.errors import ModelUnavailable
-from omlx_server.text.encoding import word_cache
-from omlx_server.text.encoding.detokenizer import Detokenizer
-from omlx_server.text.encoding.encoder import PieceEncoder
-from omlx_server.text.encoding.kept_ids import Characters, KeptIds
+from omlx_server.text.encoding import encoder
+from omlx_server.text.encoding.encoder import Characters, KeptIds, PieceEncoder
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
-from omlx_server.text.encoding.pieces import Pieces
-from omlx_server.text.encoding.utf8 import without_surrogates
+from omlx_server.text.encoding.pieces import Detokenizer, Pieces
+from omlx_server.text.encoding.searching import without_surrogates
 
 _KEPT_OF_CONVERSATIONS, _KEPT_OF_TEXTS = 32 << 20, 16 << 20
 """In bytes: eight for a token of English, so 30 conversations of 131,072 tokens are kept."""
@@ -47,7 +45,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         backend.encode_special_tokens = False
-        word_cache.bound(backend)
+        encoder.bound(backend)
         self._backend = backend
         self.pieces = Pieces(backend)
         of_texts, of_conversations = KeptIds(_KEPT_OF_TEXTS), KeptIds(_KEPT_OF_CONVERSATIONS)

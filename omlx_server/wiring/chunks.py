@@ -9,7 +9,7 @@ from omlx_server.compute.model.notes import Allowed
 from omlx_server.compute.planning.chunk_times import timing_chunks
 from omlx_server.core.chunk_sizes import ChunkSizes, candidates, choose_sizes
 from omlx_server.core.memory.estimate import Planner
-from omlx_server.core.memory.shape import PrefillShape
+from omlx_server.core.memory.kv import PrefillShape
 from omlx_server.core.work import Work
 from omlx_server.settings import Settings
 

@@ -19,8 +19,7 @@ from omlx_server.api.metrics.metrics import AppMetrics
 from omlx_server.api.metrics.traffic import Traffic
 from omlx_server.api.models.listing import ModelFetcher
 from omlx_server.api.models.served import ServedModels
-from omlx_server.api.response_store.disk import DiskStore
-from omlx_server.api.response_store.store import MemoryStore, ResponseStore
+from omlx_server.api.response_store.store import DiskStore, MemoryStore, ResponseStore
 from omlx_server.core.cluster.state import ClusterReport
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import TokenFileError, admin_token, read_admin_token

@@ -18,7 +18,7 @@ from omlx_server.engine.client.encoders import DocumentScorer, EmbeddingClient, 
 from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
 from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
-from omlx_server.engine.scoring import judge_prompts
+from omlx_server.engine.model_jobs import judge_prompts
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.description import describe
 from omlx_server.models.kind import kind_in

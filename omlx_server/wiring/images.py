@@ -3,7 +3,7 @@
 import logging
 from functools import partial
 
-from omlx_server.api.models.image_reader import ImageReader, TextOnly
+from omlx_server.api.models.served_model import ImageReader, TextOnly
 from omlx_server.compute.embed.files import read_object
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.errors import LoadFailed, ModelUnavailable
@@ -12,7 +12,7 @@ from omlx_server.images.prepare.prepared import Detail
 from omlx_server.models.locate import Located
 from omlx_server.models.vision import preprocessor_config, tells_of_vision, why_no_images
 from omlx_server.settings import Settings
-from omlx_server.text.image_markup import ImageMarkup
+from omlx_server.text.image_marks import ImageMarkup
 from omlx_server.text.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from omlx_server.compute.model.notes import Allowed, always
 from omlx_server.compute.planning.model_shape import shape_of, structural_shape
 from omlx_server.compute.planning.plan_file import planning
 from omlx_server.compute.planning.tower_plan import planning_tower
-from omlx_server.core.memory import budgets
+from omlx_server.core.memory import ledger
 from omlx_server.core.memory.estimate import FlatPlanner, Planner
 from omlx_server.core.memory.guard import MemoryGuard
-from omlx_server.core.memory.shape import Decode, PrefillShape, StepShape
+from omlx_server.core.memory.kv import Decode, PrefillShape, StepShape
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.work import Work
@@ -38,9 +38,9 @@ class Shares:
 def shares_of(settings: Settings, *, cold: bool) -> Shares:
     """Return the shares before any model is known."""
     memory = settings.memory
-    limit = budgets.limit_of(memory.limit, memory.reserve, ram_bytes(), device.working_set())
+    limit = ledger.limit_of(memory.limit, memory.reserve, ram_bytes(), device.working_set())
     wanted = settings.cache.cold_write_queue_bytes if cold else 0
-    return Shares(limit, budgets.pool_bytes(limit), budgets.queue_bytes(limit, wanted))
+    return Shares(limit, ledger.pool_bytes(limit), ledger.queue_bytes(limit, wanted))
 
 
 def planning_for(
@@ -78,9 +78,9 @@ def cache_budget(
     alone = StepShape(None, (PrefillShape(1, chunks.alone, _CONTEXT),))
     step = max(map(planner.transient, (beside, alone)))
     taken = weights + step + shares.pool + shares.queue
-    automatic = budgets.hot_cache_bytes(shares.limit, taken)
+    automatic = ledger.hot_cache_bytes(shares.limit, taken)
     cache = settings.cache
     hot = automatic if cache.hot_cache_max_bytes == "auto" else cache.hot_cache_max_bytes
-    share = budgets.checkpoint_bytes(hot)
+    share = ledger.checkpoint_bytes(hot)
     checkpoints = share if cache.checkpoint_max_bytes == "auto" else cache.checkpoint_max_bytes
     return HotBudget(hot, checkpoints, buffers=device.MAX_BUFFERS // 2)

@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from omlx_server.compute.architectures.heads import Headed
-from omlx_server.compute.architectures.pair import Pair
+from omlx_server.compute.architectures.pair import Headed, Pair
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint, system_fingerprint
@@ -22,8 +21,7 @@ from omlx_server.compute.planning.step_costs import (
 )
 from omlx_server.compute.quantise import make_scheme
 from omlx_server.compute.runner import ModelRunner
-from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
+from omlx_server.core.blocks.block import NOTHING_KEPT, PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.chunk_sizes import ChunkSizes

@@ -11,8 +11,8 @@ from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import Served, ServedModel
 from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.engine.client.engine_client import AsyncEngine
+from omlx_server.engine.pool.entry import Rules
 from omlx_server.engine.pool.pool import ModelPool
-from omlx_server.engine.pool.residency import Rules
 from omlx_server.errors import OmlxError
 from omlx_server.wiring.known import KnownModels
 from omlx_server.wiring.loading import Loading

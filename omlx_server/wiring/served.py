@@ -19,8 +19,8 @@ from omlx_server.text.dialect import Dialect, dialect_of
 from omlx_server.text.grammar.compile import Grammars
 from omlx_server.text.grammar.vocabulary import Vocabulary
 from omlx_server.text.overflow import Overflow
-from omlx_server.text.reasoning import effort
 from omlx_server.text.reasoning.constraint import ReasoningMarkers
+from omlx_server.text.reasoning.style import template_kwargs
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from omlx_server.wiring.encoders import judge
@@ -131,5 +131,5 @@ def _thinking(model: ServedModel, table: PromptOverride) -> dict[str, TemplateVa
     """Return template variables for thinking, with the budget for the grammar of thoughts."""
     budget = table.thinking_budget
     style, variables = model.dialect.style, model.template.variables
-    kwargs = effort.template_kwargs({}, variables, style, effort=table.reasoning_effort)
+    kwargs = template_kwargs({}, variables, style, effort=table.reasoning_effort)
     return kwargs if budget is None else {**kwargs, "thinking_budget": budget}

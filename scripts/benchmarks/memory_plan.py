@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from omlx_server.core.memory.shape import Decode, PrefillShape
+from omlx_server.core.memory.kv import Decode, PrefillShape
 from scripts.benchmarks.kv_variants import PLAIN, Variant
 
 

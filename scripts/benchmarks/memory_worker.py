@@ -21,13 +21,14 @@ from omlx_server.compute.quantise import use_scheme
 from omlx_server.core.memory.estimate import STRUCTURAL, Coefficients, Planner, PrefillFactors
 from omlx_server.core.memory.kv import (
     GROWTH,
+    Decode,
     Keeps,
     LayerKv,
+    PrefillShape,
     attended_tokens,
     cache_bytes,
     layer_bytes,
 )
-from omlx_server.core.memory.shape import Decode, PrefillShape
 from scripts.benchmarks import memory_models
 from scripts.benchmarks.kv_variants import Variant
 from scripts.benchmarks.memory_plan import (

@@ -19,9 +19,8 @@ from omlx_server.core.blocks.pins import Pin, PinReport, Unpinned
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.engine.messages import Counted
-from omlx_server.engine.pool.entry import ModelRequest
+from omlx_server.engine.pool.entry import ModelRequest, Rules
 from omlx_server.engine.pool.pool import ModelPool
-from omlx_server.engine.pool.residency import Rules
 from omlx_server.models.adapters.registry import AdapterRegistry
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import omlx_server.cli.serve.before_start
 import omlx_server.cli.serve.serve
 import omlx_server.process.server  # noqa: F401
 from omlx_server.cli.app import main

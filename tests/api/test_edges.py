@@ -18,7 +18,7 @@ from omlx_server.api.own import health
 from omlx_server.compute.launched import Launched
 from omlx_server.compute.model.loader import load
 from omlx_server.compute.runner import ModelRunner
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
+from omlx_server.core.blocks.block import NOTHING_KEPT
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache

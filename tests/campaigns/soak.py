@@ -37,8 +37,7 @@ from omlx_server.core.request import (
 )
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.engine.client.generation import now
-from omlx_server.engine.memory.account import MemoryAccount
-from omlx_server.engine.memory.audit import Audit
+from omlx_server.engine.memory.account import Audit, MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import OmlxError
 from omlx_server.models import catalogue

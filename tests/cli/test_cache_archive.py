@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 from omlx_server.api.chat.prompt import template_messages
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.cli.app import app
-from omlx_server.cli.cache.prompt_file import tokens_of_conversation
+from omlx_server.cli.cache.export import tokens_of_conversation
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.blocks.record import PackedArrays, Record, RecordKind, RecordTensor
@@ -32,13 +32,11 @@ from omlx_server.store.archives.archive import (
     write_archive,
 )
 from omlx_server.store.block_file import decode, encode
-from omlx_server.store.description import NamespaceDescription
-from omlx_server.store.files import PINS, Files
+from omlx_server.store.files import PINS, Files, NamespaceDescription
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.pin_file import pins_as_bytes
 from omlx_server.store.secret import load_secret
-from omlx_server.text.dialect import dialect_of
-from omlx_server.text.prompt import PromptRenderer
+from omlx_server.text.dialect import PromptRenderer, dialect_of
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from tests.api.conftest import CHATML

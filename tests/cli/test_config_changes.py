@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from omlx_server import settings
 from omlx_server.cli.app import app
 from omlx_server.cli.config import change
-from omlx_server.cli.config import edit as config_edit
+from omlx_server.cli.config import change as config_edit
 from omlx_server.cli.talk.typed import read_typed
 from omlx_server.errors import UsageError
 from omlx_server.settings import edit

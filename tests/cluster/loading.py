@@ -17,10 +17,10 @@ import psutil
 from mlx.utils import tree_flatten
 from mlx_lm.utils import load_model
 
-from omlx_server.compute.cluster.loading import loading_part
+from omlx_server.compute.cluster.part import loading_part
 from omlx_server.compute.cluster.ranks import ConnectedRanks, connect_ranks
 from omlx_server.compute.cluster.splitting import split_model
-from omlx_server.compute.weights.reading import reading
+from omlx_server.compute.weights.weights import reading
 from omlx_server.core.work import finish
 from tests.cluster.group import free_ports, programs
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from omlx_server.compute.cluster.loading import loading_part
+from omlx_server.compute.cluster.part import loading_part
 from omlx_server.compute.cluster.ranks import ConnectedRanks
 from omlx_server.compute.cluster.splitting import split_model
 from omlx_server.compute.kv import dispatch

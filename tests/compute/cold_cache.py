@@ -14,7 +14,7 @@ from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.cold.recall import Rates
 from omlx_server.core.prefix_cache.eviction import HotBudget

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from omlx_server.compute.architectures.heads import Headed
-from omlx_server.compute.architectures.pair import Pair
+from omlx_server.compute.architectures.pair import Headed, Pair
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
-from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
+from omlx_server.core.blocks.block import NOTHING_KEPT, PayloadId
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (

@@ -11,10 +11,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 
-from omlx_server.compute.architectures.heads import Headed, language_model
+from omlx_server.compute.architectures.pair import Headed, language_model
 from omlx_server.compute.model.heads import with_heads
 from omlx_server.compute.model.loader import LoadedModel, weight_bytes
-from omlx_server.compute.weights.reading import reading
+from omlx_server.compute.weights.weights import reading
 from omlx_server.core.work import finish
 from tests.tiny_models import load_tiny, make_model, save_tiny
 

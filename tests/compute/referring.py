@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from omlx_server.compute.codecs.base import Cache, Codec
-from omlx_server.compute.codecs.quantized import QuantizedKVCodec
+from omlx_server.compute.codecs.kv import QuantizedKVCodec
 from omlx_server.compute.kv.spans import Strip
 from omlx_server.compute.payload import BlockCodec
 from tests.compute.drive import Drive

@@ -12,8 +12,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.probe import filled_caches, one_token_caches
 from omlx_server.compute.prefill import Prefilled
-from omlx_server.core.memory.kv import GROWTH, Keeps
-from omlx_server.core.memory.shape import ModelShape
+from omlx_server.core.memory.kv import GROWTH, Keeps, ModelShape
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Join, SequenceId
 from tests.compute.held import MODELS, held, planned

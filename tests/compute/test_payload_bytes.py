@@ -13,8 +13,7 @@ from mlx_lm.models.cache import ArraysCache
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.base import CacheRow
 from omlx_server.compute.codecs.registry import leaves
-from omlx_server.compute.payload import PAYLOAD_VERSION, BlockCodec, Payload
-from omlx_server.compute.payload_bytes import pack, unpack
+from omlx_server.compute.payload import PAYLOAD_VERSION, BlockCodec, Payload, pack, unpack
 from omlx_server.core.blocks.keys import root_key
 from omlx_server.core.blocks.record import PackedArrays, Record, RecordTensor
 from omlx_server.store.block_file import decode, encode

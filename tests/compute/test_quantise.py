@@ -15,11 +15,11 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import codec_of, leaves
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.dispatch import Dispatch
+from omlx_server.compute.kv.latent import WholeKVCache
 from omlx_server.compute.kv.rows import RowsKV
 from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.rotated import Rotated
-from omlx_server.compute.kv.whole import WholeKVCache
 from omlx_server.compute.quantise import Quantised, use_rows_of_own_length, use_scheme
 from omlx_server.errors import ModelUnavailable
 from tests.arrays import plain

@@ -22,8 +22,7 @@ from omlx_server.compute.codecs.registry import BY_CLASS
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.planning.probe import layers_of
 from omlx_server.compute.row_ends import verifies_drafts
-from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.blocks.cache_layout import LayerKind
+from omlx_server.core.blocks.block import LayerKind, PayloadId
 from omlx_server.core.memory.kv import LayerKv
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import FinishReason, Miss

@@ -3,8 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from omlx_server.core.blocks.block import Block, PayloadId, Size, Worth
-from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
+from omlx_server.core.blocks.block import Block, CacheLayout, LayerKind, PayloadId, Size, Worth
 from omlx_server.core.blocks.lookup import Lookup, PrefixHandle
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
+from omlx_server.core.blocks.block import CacheLayout, LayerKind
 from omlx_server.core.blocks.keys import BlockKey, chain
 from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.cold.index import ColdEntry, ColdIndex

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import CacheLayout
 from omlx_server.core.memory.guard import MemoryGuard
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import Request, RequestId, SamplingParams

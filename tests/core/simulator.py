@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from omlx_server.core.blocks.block import PayloadId, Size
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, LayerKind
-from omlx_server.core.blocks.restore import RestorePlan
+from omlx_server.core.blocks.block import NOTHING_KEPT, CacheLayout, LayerKind, PayloadId, Size
+from omlx_server.core.blocks.lookup import RestorePlan
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.guard import MemoryGuard
-from omlx_server.core.memory.kv import Keeps, LayerKv
+from omlx_server.core.memory.kv import Decode, Keeps, LayerKv, ModelShape, PrefillShape
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (

@@ -17,8 +17,7 @@ from omlx_server.core.images import (
     token_ids,
 )
 from omlx_server.core.request import Request, RequestId, SamplingParams
-from omlx_server.core.scheduler.grouping import Grouping
-from omlx_server.core.scheduler.limits import SchedulerLimits
+from omlx_server.core.scheduler.limits import Grouping, SchedulerLimits
 from omlx_server.core.speculation.ngram import NgramLookup
 from omlx_server.core.step import Chunk, Join, SequenceId
 from tests.core.simulator import KV, Run

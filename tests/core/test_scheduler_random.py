@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
+from omlx_server.core.blocks.block import CacheLayout, LayerKind
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import FinishReason, Request, RequestId

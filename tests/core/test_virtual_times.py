@@ -2,7 +2,7 @@
 
 import random
 
-from omlx_server.core.virtual_times import Owner, VirtualTimes
+from omlx_server.core.clients import Owner, VirtualTimes
 
 
 def _next(times: VirtualTimes, owners: set[Owner]) -> Owner:

@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
+from omlx_server.core.blocks.block import NOTHING_KEPT, PayloadId
 from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.memory.guard import MemoryGuard
+from omlx_server.core.memory.kv import StepShape
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.memory.room import within
-from omlx_server.core.memory.shape import StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Rejected, Request, RequestId, TokenEvent
 from omlx_server.core.scheduler.limits import SMALLEST_CHUNK

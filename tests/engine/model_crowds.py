@@ -3,7 +3,7 @@
 from functools import partial
 from random import Random
 
-from omlx_server.engine.device_turns import DeviceTurns, part_of
+from omlx_server.engine.turns import DeviceTurns, part_of
 from tests.core.crowds import Crowd, small
 
 _SECONDS = 8.0

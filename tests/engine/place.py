@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from omlx_server.engine.pool.entry import Lease, Phase
+from omlx_server.engine.pool.entry import Lease, Phase, Rules
 from omlx_server.engine.pool.pool import ModelPool
-from omlx_server.engine.pool.residency import Rules
 from omlx_server.errors import OmlxError
 from tests.engine.workshop import Made, Workshop
 

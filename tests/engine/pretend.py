@@ -16,18 +16,15 @@ from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.launched import ChunksLaunched, CutPayload, Launched
 from omlx_server.compute.payload import Payload
-from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import CacheLayout, PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import PackedArrays, Recalled, Record
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
-from omlx_server.core.memory.kv import Keeps, LayerKv
-from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape
+from omlx_server.core.memory.kv import Decode, Keeps, LayerKv, ModelShape, PrefillShape
 from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.request import SampledRow
-from omlx_server.core.scheduler.grouping import Grouping
-from omlx_server.core.scheduler.limits import SchedulerLimits
+from omlx_server.core.scheduler.limits import Grouping, SchedulerLimits
 from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.core.step import Chunk, ChunkFailure, Join, RowCut, SequenceId, Step, StepResult
 from omlx_server.store.block_file import file_bytes

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from omlx_server.engine.device_turns import DeviceTurns, parts_of
+from omlx_server.engine.turns import DeviceTurns, parts_of
 
 A, B, C = b"a", b"b", b"c"
 

@@ -13,7 +13,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler import watchdog
 from omlx_server.core.scheduler.watchdog import Stalls
-from omlx_server.engine import image_jobs
+from omlx_server.engine import model_jobs
 from omlx_server.engine.client.generation import now
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.model_instance import ModelInstance
@@ -413,7 +413,7 @@ def test_an_image_goes_behind_a_text_that_waits_for_memory(directory: Path) -> N
 def test_an_image_without_memory_is_refused_with_a_time(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(image_jobs, "_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(model_jobs, "_PATIENCE_SECONDS", 0.1)
 
     async def scene() -> None:
         async with small_house_of(directory) as (house, client, most):

@@ -16,8 +16,7 @@ from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.scheduler.limits import SchedulerLimits
-from omlx_server.engine.memory.account import MemoryAccount
-from omlx_server.engine.memory.audit import Audit
+from omlx_server.engine.memory.account import Audit, MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import InternalError, NoMemory
 from omlx_server.wiring.memory import make_watch

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.engine.device_turns import DeviceTurns
+from omlx_server.engine.turns import DeviceTurns
 from tests.core.crowds import Late
 from tests.engine.model_crowds import small_crowds
 

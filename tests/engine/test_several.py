@@ -23,7 +23,7 @@ from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.tiers import Tiers
 from omlx_server.errors import InternalError, ModelUnavailable, NoMemory, Unavailable
 from omlx_server.models.locate import Located
-from omlx_server.process.apply_models import change_instances
+from omlx_server.process.apply import change_instances
 from omlx_server.settings import Settings
 from omlx_server.store.files import Files
 from tests.engine.running import CrashingScheduler, collect, idle, request, some, until

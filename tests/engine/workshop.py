@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from omlx_server.engine.pool.entry import ModelRequest
-from omlx_server.engine.pool.residency import Rules
+from omlx_server.engine.pool.entry import ModelRequest, Rules
 
 SIZE = 10
 SHARE = 85  # of a hundred: what weights may take

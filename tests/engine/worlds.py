@@ -6,7 +6,7 @@ All is drawn beforehand, from anything that draws as `random.Random` does: a see
 from dataclasses import dataclass, replace
 from random import Random
 
-from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
+from omlx_server.core.blocks.block import CacheLayout, LayerKind
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.limits import SchedulerLimits

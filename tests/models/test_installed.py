@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from omlx_server.core.model_files.kind import ModelKind
-from omlx_server.core.model_files.quantization import quantization_of
+from omlx_server.core.model_files.weights import quantization_of
 from omlx_server.models.hub.hub import Hub
 from omlx_server.models.installed import Installed, ModelOrigin, installed_models
 from omlx_server.models.locate import find_installed

@@ -14,7 +14,7 @@ from omlx_server.core.work import finish
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import ConfigError
 from omlx_server.models.locate import Located
-from omlx_server.process.apply_models import change_instances
+from omlx_server.process.apply import change_instances
 from omlx_server.process.reload import NotYet
 from omlx_server.settings import Settings, load
 from omlx_server.store.pin_file import pins_of_bytes

@@ -13,8 +13,7 @@ import pytest
 from omlx_server.api.context import ConfigState
 from omlx_server.errors import ConfigError, Unavailable
 from omlx_server.process import reload
-from omlx_server.process.config_file import ConfigFile
-from omlx_server.process.hangup import Hangup
+from omlx_server.process.config_file import ConfigFile, Hangup
 from omlx_server.process.reload import NotYet, Reloader, watch
 from omlx_server.settings import Settings, load
 from omlx_server.settings.changes import Changes
@@ -280,11 +279,11 @@ def test_only_a_terminal_that_was_there_can_go(monkeypatch: pytest.MonkeyPatch) 
     """What a shell sends when it ends means the end; under nohup, and without one, it does not."""
 
     async def gone(at_start: bool, later: bool, ignored: bool = False) -> bool:
-        monkeypatch.setattr("omlx_server.process.hangup._has_terminal", lambda: at_start)
+        monkeypatch.setattr("omlx_server.process.config_file._has_terminal", lambda: at_start)
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
         hangup = Hangup()
         signal.signal(signal.SIGHUP, before)
-        monkeypatch.setattr("omlx_server.process.hangup._has_terminal", lambda: later)
+        monkeypatch.setattr("omlx_server.process.config_file._has_terminal", lambda: later)
         return hangup.terminal_is_gone
 
     found = [

@@ -15,7 +15,7 @@ import pytest
 
 from omlx_server.api.own.degraded import DegradedApp
 from omlx_server.errors import ConfigError
-from omlx_server.settings.salvage import Salvaged, salvage
+from omlx_server.settings.layers import Salvaged, salvage
 from tests.api.harness import wait_for as wait_until
 from tests.service.degraded_server import ROOT, ask, degraded, free_port, wait_for
 from tests.service.made import save_small

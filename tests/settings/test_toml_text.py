@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from omlx_server.settings.toml_text import with_value, without
+from omlx_server.settings.edit import with_value, without
 
 ALIAS = ("models", "aliases", "a")
 

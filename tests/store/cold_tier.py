@@ -12,8 +12,8 @@ from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.record import PackedArrays, Recalled, Record, RecordTensor
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
+from omlx_server.store.mediums.disk import FileOperations
 from omlx_server.store.mediums.medium import Name
-from omlx_server.store.mediums.operations import FileOperations
 from tests.core.cold.chains import check_cold_index
 
 SECRET = b"s" * 32

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from omlx_server.store.mediums.operations import FileOperations
+from omlx_server.store.mediums.disk import FileOperations
 
 
 class Kind(Enum):

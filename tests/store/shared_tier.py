@@ -9,7 +9,7 @@ from typing import Any
 from omlx_server.core.blocks.record import Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
-from omlx_server.store.mediums.operations import FileOperations
+from omlx_server.store.mediums.disk import FileOperations
 from omlx_server.store.reads import Answered
 from tests.store.cold_tier import (
     SECRET,

@@ -22,8 +22,8 @@ from omlx_server.store.block_file import decode, encode
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.lock import Lock
+from omlx_server.store.mediums.disk import FileOperations
 from omlx_server.store.mediums.medium import Buffer, MediumError, Name
-from omlx_server.store.mediums.operations import FileOperations
 from tests.store.cold_tier import (
     DATA,
     DAY,

@@ -20,7 +20,7 @@ from omlx_server.core.blocks.pins import Pin
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.lock import Lock
-from omlx_server.store.mediums.operations import FileOperations
+from omlx_server.store.mediums.disk import FileOperations
 from omlx_server.store.secret import load_secret
 from tests.store.clock import Clock
 from tests.store.cold_tier import (

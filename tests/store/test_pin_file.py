@@ -14,7 +14,7 @@ from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.blocks.record import Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import PINS, Files
-from omlx_server.store.mediums.operations import FileOperations
+from omlx_server.store.mediums.disk import FileOperations
 from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
 from tests.store.cold_tier import (
     DATA,

@@ -8,7 +8,7 @@ from pathlib import Path
 from omlx_server.core.blocks.record import Recalled
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
-from omlx_server.store.mediums.operations import FileOperations
+from omlx_server.store.mediums.disk import FileOperations
 from omlx_server.store.reads import Answered
 from tests.store.clock import Clock
 from tests.store.cold_tier import (

@@ -12,7 +12,7 @@ from omlx_server.core.blocks.keys import BlockKey, root_key
 from omlx_server.core.blocks.record import Recalled, Record
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
-from omlx_server.store.mediums.operations import FileOperations
+from omlx_server.store.mediums.disk import FileOperations
 from tests.store.cold_tier import SOON, content, in_index, on_disk, opened, same
 
 SPACES = ("one", "two", "three")

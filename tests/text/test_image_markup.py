@@ -16,8 +16,7 @@ from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 
 from omlx_server.core.images import ImageSpan
 from omlx_server.errors import BadRequest, LoadFailed
-from omlx_server.text.image_marks import ImageMarks, ImagePlaceholder
-from omlx_server.text.image_markup import ImageMarkup
+from omlx_server.text.image_marks import ImageMarks, ImageMarkup, ImagePlaceholder
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers, vision_templates

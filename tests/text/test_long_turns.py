@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from omlx_server.text.templates import messages
-from omlx_server.text.templates.system_turns import SystemTurns
+from omlx_server.text.templates.turn_forms import SystemTurns
 from omlx_server.text.tool_calls import fallback
 
 TEXT = "so it is " * 5

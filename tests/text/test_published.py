@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
-from omlx_server.text.dialect import Dialect, dialect_of
+from omlx_server.text.dialect import Dialect, PromptRenderer, dialect_of
 from omlx_server.text.parts import Assembled, Part, Text, assemble
-from omlx_server.text.prompt import PromptRenderer
 from omlx_server.text.reasoning.splitter import make_splitter
 from omlx_server.text.reasoning.style import Opening
 from omlx_server.text.templates.messages import without_empty_systems
 from omlx_server.text.templates.template import ChatTemplate
-from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.parser import ToolParser
 from omlx_server.text.tool_calls.recipients import RecipientParser
 from omlx_server.text.tool_calls.stream_parser import StreamParser
+from omlx_server.text.tool_calls.values import Numbering
 from tests.text.published import published, tokenizer_with
 
 # Their templates do not show earlier calls, or not as the models write them.

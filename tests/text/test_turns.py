@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx_server.text.turns import front_length, units_of
+from omlx_server.text.overflow import front_length, units_of
 
 ROLES = {"s": "system", "u": "user", "a": "assistant", "t": "tool"}
 

@@ -11,12 +11,12 @@ from omlx_server.compute.model.loader import load
 from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.core.chunk_sizes import ChunkSizes, candidates
 from omlx_server.core.memory.estimate import FlatPlanner
-from omlx_server.core.memory.shape import PrefillShape
+from omlx_server.core.memory.kv import PrefillShape
 from omlx_server.core.step import Step
 from omlx_server.core.work import finish
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.models.locate import Located
-from omlx_server.process.apply_models import change_instances
+from omlx_server.process.apply import change_instances
 from omlx_server.settings import Settings
 from omlx_server.wiring.chunks import choosing
 from omlx_server.wiring.model_factory import InstanceFactory

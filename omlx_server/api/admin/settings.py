@@ -10,8 +10,7 @@ from omlx_server.api.admin.guard import require_admin
 from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import STATE, Operation
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.http.texts import JsonObject, Source
+from omlx_server.api.http.json_body import JsonObject, Source, StrictModel
 from omlx_server.api.settings_editor import SettingsChanged, SettingsEditor, SettingsListed
 from omlx_server.errors import BadRequest, Unavailable
 from omlx_server.models.hub.names import LONGEST_NAME

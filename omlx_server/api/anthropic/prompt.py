@@ -10,7 +10,7 @@ from omlx_server.api.chat.sampling import SharedFields
 from omlx_server.api.http.exchange import warn_of_left_out
 from omlx_server.api.http.json_body import validate_fields
 from omlx_server.errors import BadRequest
-from omlx_server.text.reasoning.effort import switches
+from omlx_server.text.reasoning.style import switches
 from omlx_server.text.templates.template import ChatTemplate
 
 Fields = dict[str, Any]

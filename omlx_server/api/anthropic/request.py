@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from omlx_server.api.chat.sampling import AdapterName, PresetName, SharedFields, Stop
-from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.http.texts import JsonObject, Text
+from omlx_server.api.http.json_body import JsonObject, StrictModel, Text
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 

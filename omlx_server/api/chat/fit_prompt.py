@@ -13,9 +13,8 @@ from typing import Any
 
 from omlx_server.errors import BadRequest, ContextTooLong
 from omlx_server.text.image_marks import ImageMarks
-from omlx_server.text.overflow import Overflow, Unit, Window, just_enough
+from omlx_server.text.overflow import Overflow, Unit, Window, front_length, just_enough, units_of
 from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.text.turns import front_length, units_of
 
 Message = dict[str, Any]
 # It raises ContextTooLong for more tokens than its second argument.

@@ -10,9 +10,9 @@ from omlx_server.core.request import Constraint, SamplingParams
 from omlx_server.text.answers.bad_words import BadWords, spellings
 from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.dialect import shown_ids
-from omlx_server.text.grammar.free_text import FreeTextConstraint
 from omlx_server.text.grammar.to_grammar import GrammarSpec
 from omlx_server.text.grammar.tools import forced_calls, free_calls
+from omlx_server.text.grammar.wrappers import FreeTextConstraint
 from omlx_server.text.reasoning.channels import ChannelConstraint, channel_grammar
 from omlx_server.text.reasoning.constraint import ThinkingConstraint
 from omlx_server.text.reasoning.style import Opening

@@ -22,8 +22,8 @@ from omlx_server.api.http.json_body import refuse_unsupported
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.images import FIRST_ID, ImageSpan
 from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong
-from omlx_server.text.prompt import PromptRenderer
-from omlx_server.text.reasoning import effort
+from omlx_server.text.dialect import PromptRenderer
+from omlx_server.text.reasoning import style
 from omlx_server.text.reasoning.style import Opening
 from omlx_server.text.templates.messages import neutral_message, without_empty_systems
 
@@ -143,7 +143,7 @@ class _PromptEncoder:
 
 def _template_kwargs(chat: ChatRequest, model: ServedModel) -> dict[str, Any]:
     """Return the template's variables: the model's, and over them the request's."""
-    of_request = effort.template_kwargs(
+    of_request = style.template_kwargs(
         chat.chat_template_kwargs or {},
         model.template.variables,
         model.dialect.style,

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, StringConstraints, Tag
 
 from omlx_server.api.chat.sampling import MostTokens, SamplingFields
-from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.http.texts import JsonObject, Source, Text
+from omlx_server.api.http.json_body import JsonObject, Source, StrictModel, Text
 from omlx_server.core.request import Effort
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]

@@ -6,13 +6,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.http.texts import Choices, JsonObject, Source
+from omlx_server.api.http.json_body import Choices, JsonObject, Source, StrictModel
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.core.request import RequestDefaults, SamplingParams, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar import fields as grammar_fields
+from omlx_server.text.grammar import to_grammar as grammar_fields
 from omlx_server.text.grammar.to_grammar import GrammarSpec
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=1000)]

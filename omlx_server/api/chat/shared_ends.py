@@ -9,7 +9,7 @@ from typing import Any
 
 from omlx_server.core.blocks.keys import shared
 from omlx_server.errors import BadRequest
-from omlx_server.text.turns import front_length
+from omlx_server.text.overflow import front_length
 
 Messages = Sequence[Mapping[str, Any]]
 Encode = Callable[[Messages], list[int]]

@@ -20,7 +20,7 @@ from omlx_server.api.chat.request import (
 )
 from omlx_server.api.http.exchange import warn_client
 from omlx_server.errors import BadRequest
-from omlx_server.text.encoding.utf8 import without_surrogates
+from omlx_server.text.encoding.searching import without_surrogates
 from omlx_server.text.grammar.quoted_lark import QuotedLark, quoted_lark
 from omlx_server.text.grammar.tools import Function
 

@@ -17,7 +17,7 @@ from omlx_server.api.ollama import schema
 from omlx_server.api.openai.completion_prompts import CompletionRequest
 from omlx_server.errors import BadRequest
 from omlx_server.images.source import url_of_image_block
-from omlx_server.text.reasoning.effort import switches
+from omlx_server.text.reasoning.style import switches
 
 Fields = dict[str, Any]
 

@@ -8,8 +8,7 @@ from pydantic import Field, StringConstraints
 
 from omlx_server.api.chat.request import FunctionDefinition
 from omlx_server.api.chat.sampling import EngineFields, Stop, TokenFields
-from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.http.texts import JsonObject, Text
+from omlx_server.api.http.json_body import JsonObject, StrictModel, Text
 from omlx_server.errors import BadRequest
 
 KeepAlive = (

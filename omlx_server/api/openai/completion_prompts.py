@@ -10,12 +10,11 @@ from omlx_server.api.chat.choices import Choices
 from omlx_server.api.chat.plan import with_bad_words
 from omlx_server.api.chat.sampling import MostTokens, SamplingFields, TokenId
 from omlx_server.api.chat.turn import engine_request, submit
-from omlx_server.api.http.json_body import refuse_unsupported
-from omlx_server.api.http.texts import Text
+from omlx_server.api.http.json_body import Text, refuse_unsupported
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.errors import BadRequest, ContextTooLong, PromptTooLong
 from omlx_server.text.answers.form import AnswerForm
-from omlx_server.text.fill_in import FILL_IN
+from omlx_server.text.dialect import FILL_IN
 from omlx_server.text.tokenizer import Tokenizer
 
 DEFAULT_MAX_TOKENS = 16

@@ -14,8 +14,7 @@ from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import MODEL, WORK, Operation
 from omlx_server.api.http.exchange import current_exchange
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.http.texts import Text
+from omlx_server.api.http.json_body import StrictModel, Text
 from omlx_server.api.own.answers import Ranked, Ranking
 
 router = APIRouter()

@@ -19,8 +19,7 @@ from omlx_server.api.chat.turn import encode_chat
 from omlx_server.api.context import body_of, context_of, in_time
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http.json import JsonResponse
-from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.http.texts import JsonObject, Text
+from omlx_server.api.http.json_body import JsonObject, StrictModel, Text
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.own.answers import Detokenized, Tokenized, TokenizedContent, TokenPiece
 from omlx_server.errors import BadRequest, PromptTooLong

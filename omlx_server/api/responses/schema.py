@@ -11,8 +11,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from omlx_server.api.chat.request import ImageDetail
 from omlx_server.api.chat.sampling import AdapterName, EngineFields, PresetName, SamplingFields
-from omlx_server.api.http.json_body import StrictModel, refuse_unsupported
-from omlx_server.api.http.texts import JsonObject, Source, Text
+from omlx_server.api.http.json_body import JsonObject, Source, StrictModel, Text, refuse_unsupported
 from omlx_server.core.request import Effort
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]

@@ -19,8 +19,7 @@ from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import CacheSettings
 from omlx_server.settings.types import parse_size
-from omlx_server.store.description import NamespaceUse
-from omlx_server.store.files import Files, StoredFile
+from omlx_server.store.files import Files, NamespaceUse, StoredFile
 from omlx_server.store.inventory import (
     UNREADABLE,
     CheckedBlock,

@@ -19,8 +19,7 @@ from omlx_server.settings import CacheSettings
 from omlx_server.store.archives.archive import ArchiveOrigin, Manifest, read_archive
 from omlx_server.store.archives.tar import BadArchive
 from omlx_server.store.block_file import encode
-from omlx_server.store.description import NamespaceDescription, NamespaceUse
-from omlx_server.store.files import Files, StoredFile
+from omlx_server.store.files import Files, NamespaceDescription, NamespaceUse, StoredFile
 from omlx_server.store.inventory import ColdDirectory, evictions_for
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.secret import load_secret

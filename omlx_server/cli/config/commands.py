@@ -137,7 +137,7 @@ def config_edit(config_file: ConfigOption = None) -> int:
     Example:
       EDITOR=vim omlx-server config edit
     """
-    from omlx_server.cli.config.edit import run
+    from omlx_server.cli.config.change import run
 
     return run(config=config_file)
 

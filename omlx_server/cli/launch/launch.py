@@ -6,10 +6,15 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from omlx_server.cli.launch.clients import CLIENTS, KEY_VARIABLE, LaunchCommand
-from omlx_server.cli.launch.target import NO_KEY, short_context_warning, target_of
-from omlx_server.cli.server_client.address import server_of
-from omlx_server.cli.server_client.http import socket_of
+from omlx_server.cli.launch.clients import (
+    CLIENTS,
+    KEY_VARIABLE,
+    NO_KEY,
+    LaunchCommand,
+    short_context_warning,
+    target_of,
+)
+from omlx_server.cli.server_client.http import server_of, socket_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say
 from omlx_server.errors import OmlxError, UsageError, system_errors_as

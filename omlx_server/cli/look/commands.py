@@ -80,7 +80,7 @@ def bench(
     Works with any server that streams chat completions.
     """
     from omlx_server.cli.bench.command import run
-    from omlx_server.cli.server_client.address import server_of
+    from omlx_server.cli.server_client.http import server_of
 
     server = server_of(url, api_key, config_file)
     return run(server=server, as_json=as_json, plot=plot, against=against, model=model)

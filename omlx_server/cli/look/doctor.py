@@ -9,8 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from omlx_server.cli.launch.clients import CLIENTS
-from omlx_server.cli.server_client.address import own_server
-from omlx_server.cli.server_client.http import NoAnswer
+from omlx_server.cli.server_client.http import NoAnswer, own_server
 from omlx_server.cli.shell.options import check_model_overrides, load_settings
 from omlx_server.cli.shell.output import show_json
 from omlx_server.core.cluster.hosts import Host

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.cli.models.server import chunk_sizes_in_words
-from omlx_server.cli.server_client.address import server_of
-from omlx_server.cli.server_client.http import HttpReply, ServerClient
+from omlx_server.cli.server_client.http import HttpReply, ServerClient, server_of
 from omlx_server.cli.shell.output import counted, show_result
 from omlx_server.doctor.finding import in_words
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from omlx_server.core.memory.budgets import limit_of
+from omlx_server.core.memory.ledger import limit_of
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.models.catalogue import STARTER
 from omlx_server.models.kind import kind_in

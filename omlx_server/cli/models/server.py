@@ -6,8 +6,13 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from omlx_server.cli.server_client.address import own_server, server_of
-from omlx_server.cli.server_client.http import HttpReply, ServerClient, is_local
+from omlx_server.cli.server_client.http import (
+    HttpReply,
+    ServerClient,
+    is_local,
+    own_server,
+    server_of,
+)
 from omlx_server.cli.shell.output import say
 from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.errors import OmlxError, UsageError

@@ -6,8 +6,7 @@ from enum import Enum
 
 from msgspec.structs import replace
 
-from omlx_server.cli.server_client.address import own_server
-from omlx_server.cli.server_client.http import NoAnswer, ServerClient
+from omlx_server.cli.server_client.http import NoAnswer, ServerClient, own_server
 from omlx_server.errors import UsageError
 from omlx_server.process import ports
 from omlx_server.settings import Settings

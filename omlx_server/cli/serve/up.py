@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
-from omlx_server.cli.launch.target import can_chat, listed_context, short_context_warning
+from omlx_server.cli.launch.clients import can_chat, listed_context, short_context_warning
 from omlx_server.cli.models.choice import choose
 from omlx_server.cli.serve import address_in_use
 from omlx_server.cli.serve.address_in_use import ListenAddress, Listener
 from omlx_server.cli.serve.first_chat import ask_twice
-from omlx_server.cli.server_client.address import local_url
-from omlx_server.cli.server_client.http import ServerClient, socket_of
+from omlx_server.cli.server_client.http import ServerClient, local_url, socket_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.talk.client import ChatClient, served_models
 from omlx_server.errors import OmlxError, Unavailable

@@ -17,8 +17,7 @@ from omlx_server.service.managers import Manager, manager_here
 from omlx_server.service.service import LOG_NAME, service_of
 from omlx_server.service.state import RunState, ServiceState
 from omlx_server.service.steps import Remove, Step, WriteFile, describe, run_program, take
-from omlx_server.settings.layers import search_path
-from omlx_server.settings.salvage import salvage
+from omlx_server.settings.layers import salvage, search_path
 from omlx_server.settings.types import expanded
 
 _EMPTY_CONFIG = "# Settings of omlx-server. `omlx-server config show` lists them all.\n"

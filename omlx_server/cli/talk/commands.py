@@ -104,7 +104,7 @@ def chat(
 
     Answers go to stdout; thoughts, tokens and speed, what commands tell, and errors to stderr.
     """
-    from omlx_server.cli.server_client.address import server_of
+    from omlx_server.cli.server_client.http import server_of
     from omlx_server.cli.talk.chat import ChatOptions, run, sampling_fields
 
     fields = sampling_fields(max_tokens, temperature)

@@ -8,13 +8,15 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute.adapters.reading import (
+    SLICE_BYTES,
+    AdaptedLinear,
     LayerEntry,
+    RankGroup,
     check_shapes,
     find_layer,
     reading,
     unusable,
 )
-from omlx_server.compute.adapters.stacks import SLICE_BYTES, AdaptedLinear, RankGroup
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.work import Work

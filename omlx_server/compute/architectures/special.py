@@ -1,15 +1,16 @@
 """The only table of single architectures of mlx-lm. `scripts/campaign architectures` finds them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 from mlx_lm.models.rope_utils import DynamicNTKScalingRoPE
 
-from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
+from omlx_server.compute.kv.latent import GroupedMaskKVCache
 from omlx_server.compute.kv.schemes.plain import Plain
-from omlx_server.compute.kv.whole import GroupedMaskKVCache
 
 # Architectures that answer wrongly in a batch, whose rows are padded on the left, and why.
 SERVED_ALONE: Mapping[str, str] = {
@@ -23,6 +24,36 @@ SERVED_ALONE: Mapping[str, str] = {
 NOT_REUSED: Mapping[str, str] = {
     "phi3small": "mlx-lm lets its tokens see those behind them in the same pass",
 }
+
+
+class InclusiveRing(RotatingKVCache):  # type: ignore[misc]
+    """A ring of `max_size` tokens for a decode, and of one more for a prefill, until
+    `begin_decode`. Merging makes mlx-lm's batch form, for decoding only."""
+
+    decodes = False
+
+    def begin_decode(self) -> None:
+        self.decodes = True
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        if self.decodes:
+            return super().update_and_fetch(keys, values)  # type: ignore[no-any-return]
+        with self._one_token_wider():
+            return self._update_concat(keys, values)  # type: ignore[no-any-return]
+
+    def make_mask(self, N: int, *args: Any, **options: Any) -> mx.array | str | None:
+        if self.decodes:
+            return super().make_mask(N, *args, **options)  # type: ignore[no-any-return]
+        with self._one_token_wider():
+            return super().make_mask(N, *args, **options)  # type: ignore[no-any-return]
+
+    @contextmanager
+    def _one_token_wider(self) -> Iterator[None]:
+        self.max_size += 1
+        try:
+            yield
+        finally:
+            self.max_size -= 1
 
 
 def architecture_of(model: nn.Module) -> str:

@@ -21,7 +21,7 @@ from omlx_server.core.cluster.commands import Command
 from omlx_server.core.cluster.followers import Followers
 from omlx_server.core.cluster.hosts import Devices
 from omlx_server.core.crash import Crash
-from omlx_server.core.memory.shape import Decode, PrefillShape
+from omlx_server.core.memory.kv import Decode, PrefillShape
 from omlx_server.core.ranks import Ranks
 from omlx_server.core.step import Chunk, SequenceId, Step
 from omlx_server.errors import ModelUnavailable, one_line

@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx_server.compute.weights.files import weight_files
+from omlx_server.compute.weights.weights import weight_files
 
 _LENGTH_BYTES = 8
 _BATCH_BYTES = 16 << 20

@@ -6,7 +6,7 @@ import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache
 
 from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec
-from omlx_server.core.blocks.cache_layout import LayerKind
+from omlx_server.core.blocks.block import LayerKind
 from omlx_server.core.memory.kv import Keeps, LayerKv
 
 

@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.spans import Spans, Strip
-from omlx_server.core.blocks.cache_layout import LayerKind
+from omlx_server.core.blocks.block import LayerKind
 from omlx_server.core.memory.kv import LayerKv, places_with_room
 
 # mlx-lm's cache classes share no typed base.

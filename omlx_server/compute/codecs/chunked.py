@@ -6,7 +6,7 @@ from mlx_lm.models.cache import ChunkedKVCache
 
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec, token_slice
-from omlx_server.core.blocks.cache_layout import LayerKind
+from omlx_server.core.blocks.block import LayerKind
 
 
 class ChunkedKVCodec(Codec):

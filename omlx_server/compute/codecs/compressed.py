@@ -6,7 +6,7 @@ import mlx.core as mx
 from mlx_lm.models.deepseek_v41 import LayerCache
 
 from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec
-from omlx_server.core.blocks.cache_layout import LayerKind
+from omlx_server.core.blocks.block import LayerKind
 
 _FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
 

@@ -8,8 +8,7 @@ from omlx_server.compute.codecs.arrays import ArraysCodec
 from omlx_server.compute.codecs.base import Cache, Codec
 from omlx_server.compute.codecs.chunked import ChunkedKVCodec
 from omlx_server.compute.codecs.compressed import CompressedCodec
-from omlx_server.compute.codecs.kv import KVCodec
-from omlx_server.compute.codecs.quantized import QuantizedKVCodec
+from omlx_server.compute.codecs.kv import KVCodec, QuantizedKVCodec
 from omlx_server.compute.codecs.rotating import InclusiveRingCodec, RotatingKVCodec
 
 _CODECS = (

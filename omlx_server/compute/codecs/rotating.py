@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 from mlx_lm.models.cache import BatchRotatingKVCache, RotatingKVCache, dynamic_roll
 
-from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
+from omlx_server.compute.architectures.special import InclusiveRing
 from omlx_server.compute.codecs import base
 from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec, token_slice
-from omlx_server.core.blocks.cache_layout import LayerKind
+from omlx_server.core.blocks.block import LayerKind
 from omlx_server.core.memory.kv import Keeps, LayerKv
 
 

@@ -1,4 +1,4 @@
-"""Drafts by a model's own heads (compute/architectures/heads.py), which take in each step at
+"""Drafts by a model's own heads (compute/architectures/pair.py), which take in each step at
 once."""
 
 import time
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.architectures.pair import Headed
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.drafting.base import Drafted, until_end, without_logprobs
 from omlx_server.compute.hardware import device

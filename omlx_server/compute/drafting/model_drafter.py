@@ -17,7 +17,7 @@ from omlx_server.compute.caches import Caches
 from omlx_server.compute.drafting.base import Drafted, until_end, without_logprobs
 from omlx_server.compute.hardware import device
 from omlx_server.compute.sampler import SamplingRow, sample
-from omlx_server.core.memory.shape import MOST_BEHIND
+from omlx_server.core.memory.kv import MOST_BEHIND
 
 
 class Behind:

@@ -1,16 +1,109 @@
 """The encoder of BERT, RoBERTa and XLM-R, and rankers, which add a head for relevance. Attributes
 have Hugging Face's names. Mlx thread."""
 
+from collections.abc import Mapping
 from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute.attention.all_to_all import attend, encoder_shape
 from omlx_server.compute.embed.batch import Batch, Forward
-from omlx_server.compute.embed.config import EncoderConfig
-from omlx_server.compute.embed.gelu import gelu
+from omlx_server.compute.hardware import device
 from omlx_server.core.memory.encoder import EncoderShape
+from omlx_server.core.model_files.kind import first_position
+from omlx_server.errors import ModelUnavailable
+
+_ERF = (0.0705230784, 0.0422820123, 0.0092705272, 0.0001520143, 0.0002765672, 0.0000430638)
+_COEFFICIENTS = tuple(erf / 2 ** (i / 2) for i, erf in enumerate(_ERF, start=1))
+
+
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderConfig:
+    """Sizes and options of an encoder. `types` is the number of token types. `first_position` is
+    pad_id + 1 for RoBERTa and XLM-R, 0 for BERT."""
+
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    intermediate: int
+    positions: int
+    types: int
+    eps: float
+    activation: str
+    pad_id: int
+    first_position: int
+
+    @property
+    def max_tokens(self) -> int:
+        return self.positions - self.first_position
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "EncoderConfig":
+        """Raises ModelUnavailable for missing or inconsistent sizes and unknown variants."""
+        _check_variant(config)
+        sizes = cls(
+            vocab=_int(config, "vocab_size"),
+            hidden=_int(config, "hidden_size"),
+            layers=_int(config, "num_hidden_layers"),
+            heads=_int(config, "num_attention_heads"),
+            intermediate=_int(config, "intermediate_size"),
+            positions=_int(config, "max_position_embeddings"),
+            types=_int(config, "type_vocab_size"),
+            eps=float(config.get("layer_norm_eps", 1e-12)),
+            activation=str(config.get("hidden_act", "gelu")),
+            pad_id=_int(config, "pad_token_id", 0),
+            first_position=first_position(config),
+        )
+        least = min(sizes.layers, sizes.heads, sizes.types, sizes.max_tokens)
+        if least < 1 or sizes.hidden % sizes.heads:
+            raise ModelUnavailable("config.json: the sizes of the model do not fit together")
+        return sizes
+
+
+def _check_variant(config: Mapping[str, Any]) -> None:
+    positions = config.get("position_embedding_type") or "absolute"
+    if positions != "absolute":
+        raise ModelUnavailable(f"config.json: positions of the kind {positions!r} are not known")
+    activation = config.get("hidden_act", "gelu")
+    if activation not in ACTIVATIONS:
+        raise ModelUnavailable(f"config.json: the activation {activation!r} is not known")
+    if config.get("is_decoder"):
+        raise ModelUnavailable("config.json: a decoder of the BERT family is no encoder")
+
+
+def _int(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = config.get(name)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ModelUnavailable(f"config.json: {name} is missing or no number: {value!r}")
+    return value
+
+
+def gelu(x: mx.array) -> mx.array:
+    if device.is_cpu() and x.dtype == mx.float32:
+        return rational_gelu(x)
+    return nn.gelu(x)
+
+
+@partial(mx.compile, shapeless=True)
+def rational_gelu(x: mx.array) -> mx.array:
+    """Return max(x, 0) - |x| Phi(-|x|), which is GELU of x."""
+    a = mx.abs(x)
+    sum_ = _COEFFICIENTS[-1] * a  # Horner's scheme
+    for coefficient in reversed(_COEFFICIENTS[:-1]):
+        sum_ = (sum_ + coefficient) * a
+    power_16 = mx.square(mx.square(mx.square(mx.square(sum_ + 1))))
+    return mx.maximum(x, 0) - a * (0.5 / power_16)
+
 
 _ACTIVATIONS = {
     "gelu": gelu,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omlx_server.core.model_files.encoder_length import SENTENCE_CONFIG, trained_length
+from omlx_server.core.model_files.kind import SENTENCE_CONFIG, trained_length
 from omlx_server.errors import ModelUnavailable
 
 

@@ -12,8 +12,7 @@ import mlx.core as mx
 
 from omlx_server.compute.embed.backbone_encoder import BackboneEncoder, Head, PassSize
 from omlx_server.compute.embed.batch import Backbone
-from omlx_server.compute.embed.bert import BertEncoder, BertRanker, RobertaRanker
-from omlx_server.compute.embed.config import EncoderConfig
+from omlx_server.compute.embed.bert import BertEncoder, BertRanker, EncoderConfig, RobertaRanker
 from omlx_server.compute.embed.embedder import (
     CrossEncoder,
     Embedder,
@@ -27,8 +26,7 @@ from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.embed.qwen3 import Qwen3, make_body
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.model.loader import weight_bytes
-from omlx_server.compute.weights.files import lazy_weights
-from omlx_server.compute.weights.filling import filling
+from omlx_server.compute.weights.weights import filling, lazy_weights
 from omlx_server.core.model_files.kind import ModelKind, architecture_of, kind_of
 from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable

@@ -11,9 +11,9 @@ from mlx_lm.models.cache import KVCache
 from mlx_lm.models.qwen3 import ModelArgs, Qwen3Model
 
 from omlx_server.compute.embed.batch import Batch, Forward
-from omlx_server.compute.weights.filling import quantise_like
+from omlx_server.compute.weights.weights import quantise_like
 from omlx_server.core.memory.encoder import EncoderShape
-from omlx_server.core.model_files.quantization import own_quantization
+from omlx_server.core.model_files.weights import own_quantization
 from omlx_server.errors import ModelUnavailable, one_line
 
 

@@ -7,7 +7,7 @@ import mlx.core as mx
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from omlx_server.compute.hardware import heap
-from omlx_server.core.memory.budgets import wired_bytes
+from omlx_server.core.memory.ledger import wired_bytes
 
 # Metal refuses to allocate more buffers than this, whatever their size.
 MAX_BUFFERS = 499_000

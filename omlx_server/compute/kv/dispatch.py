@@ -1,6 +1,6 @@
 """The only hook into MLX: models look up `mx.fast.scaled_dot_product_attention` at each call."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -11,9 +11,62 @@ from omlx_server.compute.kv.caches import PackedKV
 from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.row_groups import GroupPart, RowGroup
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, pick_rows, shared_array
-from omlx_server.compute.kv.schemes.base import Scheme, Scoring
-from omlx_server.compute.kv.span_attention import attend_in_parts, attend_joined
-from omlx_server.core.memory.shape import FEW_QUERIES
+from omlx_server.compute.kv.schemes.base import Mask, Scheme, Scoring, views
+from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.spans import join_pieces
+from omlx_server.core.memory.kv import FEW_QUERIES
+
+
+def attend_in_parts(
+    queries: mx.array, tails: Sequence[tuple[GroupPart, Mask]], scheme: Scheme, scoring: Scoring
+) -> mx.array:
+    """Attend spans and tails apart: queries [R, Hq, L, D] to [R, Hq, L, Dv]. Masks are of tails."""
+    start, of_tails = 0, list[Partial]()
+    for tail, mask in tails:
+        stop, longest = start + len(tail.lengths), max(tail.lengths)
+        keys, values = views(tail.keys, 0, longest), views(tail.values, 0, longest)
+        own = queries[start:stop]
+        of_tails.append(scheme.part(own, keys, values, **(scoring | {"mask": mask})))
+        start = stop
+    merged = Partial.concatenated(of_tails)
+    for rows, of_span in _attend_spans(queries, tails, scheme, scoring["scale"]):
+        merged = merged.merged_in_rows(rows, of_span)
+    return scheme.answer(merged, queries.dtype)
+
+
+def _attend_spans(
+    queries: mx.array, tails: Sequence[tuple[GroupPart, Mask]], scheme: Scheme, scale: float
+) -> list[tuple[list[int], Partial]]:
+    """Return the rows on each span and their attention to it, computed at once."""
+    span_of, rows_of = {}, dict[tuple[int, int, int], list[int]]()
+    for row, spans in enumerate(spans for tail, _ in tails for spans in tail.spans):
+        for span in spans:
+            span_of[span.key] = span
+            rows_of.setdefault(span.key, []).append(row)
+    parts = []
+    for key, span in span_of.items():
+        rows, (keys, values) = rows_of[key], span.arrays()
+        folded = _fold_rows(queries if len(rows) == len(queries) else queries[mx.array(rows)])
+        part = scheme.part(folded, keys, values, scale=scale, mask=None)
+        parts.append((rows, part.unfold_rows(len(rows))))
+    return parts
+
+
+def _fold_rows(queries: mx.array) -> mx.array:
+    rows, heads, length, dim = queries.shape
+    return queries.swapaxes(0, 1).reshape(1, heads, rows * length, dim)
+
+
+def attend_joined(
+    queries: mx.array, tails: GroupPart, scheme: Scheme, scoring: Scoring
+) -> mx.array:
+    """Join each row's pieces and attend: queries [R, Hq, L, D] to [R, Hq, L, Dv]."""
+    answers = []
+    for row, (length, spans) in enumerate(zip(tails.lengths, tails.spans, strict=True)):
+        tail = views(tails.keys, 0, length, row), views(tails.values, 0, length, row)
+        keys, values = join_pieces([*(span.arrays() for span in spans), tail])
+        answers.append(scheme.attend(queries[row : row + 1], keys, values, **scoring))
+    return answers[0] if len(answers) == 1 else mx.concatenate(answers)
 
 
 def install() -> None:

@@ -16,7 +16,7 @@ from omlx_server import __version__
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.notes import Allowed, always, read, write
-from omlx_server.compute.weights.files import weight_files
+from omlx_server.compute.weights.weights import weight_files
 
 _log = logging.getLogger(__name__)
 _SAMPLE_BYTES = 1 << 16

@@ -8,7 +8,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 
-from omlx_server.compute.architectures.heads import (
+from omlx_server.compute.architectures.pair import (
     STYLES,
     Headed,
     HeadsStyle,
@@ -18,8 +18,7 @@ from omlx_server.compute.architectures.heads import (
 from omlx_server.compute.architectures.special import architecture_of
 from omlx_server.compute.caches import new_caches
 from omlx_server.compute.codecs.registry import codec_of
-from omlx_server.compute.weights.files import lazy_weights
-from omlx_server.compute.weights.filling import quantise_like
+from omlx_server.compute.weights.weights import lazy_weights, quantise_like
 
 Weights = dict[str, mx.array]
 

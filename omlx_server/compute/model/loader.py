@@ -14,9 +14,8 @@ from mlx_lm.utils import _get_classes, load_model
 
 from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.architectures.gemma3 import Gemma3Model
-from omlx_server.compute.architectures.heads import Headed
 from omlx_server.compute.architectures.idefics3 import Idefics3Model, ModelArgs
-from omlx_server.compute.architectures.pair import members
+from omlx_server.compute.architectures.pair import Headed, members
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint, together_fingerprint
@@ -27,9 +26,8 @@ from omlx_server.compute.vision.families import family_of
 from omlx_server.compute.vision.rope import use_axes
 from omlx_server.compute.vision.vision import Vision
 from omlx_server.compute.vision.weights import loading_tower
-from omlx_server.compute.weights.files import view_of
-from omlx_server.compute.weights.reading import guarded_load, reading
-from omlx_server.core.model_files.quantization import own_quantization
+from omlx_server.compute.weights.weights import guarded_load, reading, view_of
+from omlx_server.core.model_files.weights import own_quantization
 from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.speculation.methods import DraftVerification
 from omlx_server.core.work import Work, finish

@@ -24,8 +24,7 @@ from omlx_server.core.memory.estimate import (
     wide_columns,
 )
 from omlx_server.core.memory.features import decode_terms, prefill_terms
-from omlx_server.core.memory.kv import GROWTH, cache_bytes
-from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape
+from omlx_server.core.memory.kv import GROWTH, Decode, ModelShape, PrefillShape, cache_bytes
 from omlx_server.core.work import Work
 from omlx_server.errors import one_line
 

@@ -16,7 +16,7 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.plan_file import key_of
 from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.core.chunk_sizes import ALONE_SECONDS
-from omlx_server.core.memory.shape import PrefillShape
+from omlx_server.core.memory.kv import PrefillShape
 from omlx_server.core.work import Work
 from omlx_server.errors import one_line
 

@@ -5,13 +5,12 @@ from dataclasses import replace
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import codec_of, leaves
 from omlx_server.compute.hardware import device_policy
-from omlx_server.compute.kv.schemes import affine_tiles, turboquant_tiles
+from omlx_server.compute.kv.schemes import affine, turboquant_tiles
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel, ModelDims
 from omlx_server.compute.planning.probe import layers_of
-from omlx_server.core.memory.kv import Keeps, LayerKv
-from omlx_server.core.memory.shape import ModelShape, TileSizes
+from omlx_server.core.memory.kv import Keeps, LayerKv, ModelShape, TileSizes
 
 _HALF_PRECISION = ("float16", "bfloat16")
 
@@ -38,7 +37,7 @@ def tiles_of(scheme: Scheme | None) -> TileSizes | None:
         return None
     if isinstance(scheme, TurboQuant):
         return turboquant_tiles.tile_sizes((scheme.key_bits, scheme.value_bits))
-    return affine_tiles.TILE_SIZES
+    return affine.TILE_SIZES
 
 
 def structural_shape(dims: ModelDims) -> ModelShape:

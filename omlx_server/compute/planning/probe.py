@@ -14,8 +14,7 @@ from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.codecs.registry import codec_of, leaves
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.prefill import Prefilled, Prefiller
-from omlx_server.core.memory.kv import Keeps, LayerKv, grows
-from omlx_server.core.memory.shape import Decode, PrefillShape
+from omlx_server.core.memory.kv import Decode, Keeps, LayerKv, PrefillShape, grows
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Chunk, Join, SequenceId
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.architectures.pair import Headed
 from omlx_server.compute.caches import Caches
 from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.speculation.depth import StepCosts

@@ -8,7 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.base import create_attention_mask
 
-from omlx_server.compute.architectures.heads import language_model
+from omlx_server.compute.architectures.pair import language_model
 from omlx_server.compute.vision.rope import CacheWrapper, shifted_by
 from omlx_server.compute.vision.towers.features import Features
 

@@ -7,8 +7,7 @@ from typing import Any
 import mlx.core as mx
 
 from omlx_server.compute.vision.families import Tower, TowerFamily
-from omlx_server.compute.weights.files import lazy_weights
-from omlx_server.compute.weights.filling import filling, quantise_like
+from omlx_server.compute.weights.weights import filling, lazy_weights, quantise_like
 from omlx_server.core.work import Work
 
 Weights = dict[str, mx.array]

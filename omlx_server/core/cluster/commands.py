@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.memory.shape import Decode, PrefillShape
+from omlx_server.core.memory.kv import Decode, PrefillShape
 from omlx_server.core.request import SamplingParams
 from omlx_server.core.step import Chunk, Join, SequenceId, Step
 

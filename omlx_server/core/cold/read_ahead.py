@@ -5,13 +5,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import chain
 
-from omlx_server.core.blocks.block import Block, Checkpoint
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import Block, CacheLayout, Checkpoint
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey
-from omlx_server.core.blocks.lookup import PrefixHandle
+from omlx_server.core.blocks.lookup import PrefixHandle, PrefixMatch
 from omlx_server.core.blocks.record import Record, RecordKind
-from omlx_server.core.blocks.restore import PrefixMatch
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.cold.recall import Rates, Recall, RecallPrompt, candidates, recall
 from omlx_server.core.request import Miss

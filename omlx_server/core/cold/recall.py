@@ -4,11 +4,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey, shared
-from omlx_server.core.blocks.lookup import PrefixHandle
+from omlx_server.core.blocks.lookup import PrefixHandle, PrefixMatch
 from omlx_server.core.blocks.record import Record, RecordKind
-from omlx_server.core.blocks.restore import PrefixMatch
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.request import Miss
 

@@ -25,13 +25,16 @@ from omlx_server.core.memory.features import (
     widened_bytes_for_few,
 )
 from omlx_server.core.memory.kv import (
+    Decode,
     Keeps,
+    ModelShape,
+    PrefillShape,
+    StepShape,
     attended_tokens,
     bytes_behind_rings,
     held_bytes,
     referred_bytes,
 )
-from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape, StepShape
 
 # Probes can't see how far the host is ahead of the device.
 _MARGIN = 1.05

@@ -14,22 +14,20 @@ A, Q and M are multiples of each other for any one model, so a fit sees their su
 from dataclasses import dataclass
 
 from omlx_server.core.memory.kv import (
-    Keeps,
-    LayerKv,
-    cache_bytes,
-    grows,
-    largest_layer,
-    most_of_largest_layer,
-    places_with_room,
-)
-from omlx_server.core.memory.shape import (
     FEW_QUERIES,
     FEWEST_WIDENED,
     MOST_BEHIND,
     WIDENED_AT_ONCE,
     Decode,
+    Keeps,
+    LayerKv,
     ModelShape,
     PrefillShape,
+    cache_bytes,
+    grows,
+    largest_layer,
+    most_of_largest_layer,
+    places_with_room,
 )
 
 _FLOAT32 = 4

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Protocol
 
 from omlx_server.core.memory.estimate import Planner
+from omlx_server.core.memory.kv import Decode, PrefillShape, StepShape
 from omlx_server.core.memory.ledger import Ledger, in_words
-from omlx_server.core.memory.shape import Decode, PrefillShape, StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 
 

@@ -17,6 +17,7 @@ _NOT_GENERATING = ("bert", "mpnet", "electra", "clip", "vit", "wav2vec", "hubert
 # Architectures of chat models, embedders and rerankers alike.
 _QWEN3 = ("Qwen3ForCausalLM", "Qwen3Model")
 _GENERATES = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+SENTENCE_CONFIG = "sentence_bert_config.json"
 
 
 class ModelKind(Enum):
@@ -90,3 +91,18 @@ def _kind_of_qwen3(architecture: str, modules: Collection[str], name: str) -> Mo
     if "Pooling" in modules or "embedding" in name or architecture == "Qwen3Model":
         return ModelKind.EMBEDDING
     return ModelKind.CHAT
+
+
+def first_position(config: Mapping[str, Any]) -> int:
+    """Return the first token's position: RoBERTa's family counts from after its padding id."""
+    if "Roberta" not in architecture_of(config):
+        return 0
+    pad_id = config.get("pad_token_id")
+    return pad_id + 1 if isinstance(pad_id, int) and pad_id >= 0 else 1
+
+
+def trained_length(sentence_config: Mapping[str, Any], most: int) -> int:
+    length = sentence_config.get("max_seq_length")
+    if isinstance(length, int) and not isinstance(length, bool) and length > 0:
+        return min(most, length)
+    return most

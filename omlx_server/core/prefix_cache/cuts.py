@@ -2,11 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from omlx_server.core.blocks.block import Worth
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import CacheLayout, Worth
 from omlx_server.core.blocks.keys import shared
-from omlx_server.core.blocks.lookup import PrefixHandle
-from omlx_server.core.blocks.restore import PrefixMatch
+from omlx_server.core.blocks.lookup import PrefixHandle, PrefixMatch
 from omlx_server.core.step import Cut
 
 

@@ -4,8 +4,7 @@ from collections import OrderedDict
 
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, block_key
-from omlx_server.core.blocks.lookup import PrefixHandle
-from omlx_server.core.blocks.restore import PrefixMatch
+from omlx_server.core.blocks.lookup import PrefixHandle, PrefixMatch
 from omlx_server.core.request import Miss
 
 _MOST_BEGINNINGS = 4096

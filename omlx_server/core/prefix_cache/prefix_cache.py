@@ -10,22 +10,34 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from omlx_server.core.blocks.block import Block, BlockPlace, CacheEntry, PayloadId, Size, Worth
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import (
+    Block,
+    BlockPlace,
+    CacheEntry,
+    CacheLayout,
+    PayloadId,
+    Size,
+    Worth,
+)
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import BlockKey, block_key, chain, root_key
-from omlx_server.core.blocks.lookup import BlocksInUse, Lookup, PrefixHandle
+from omlx_server.core.blocks.lookup import (
+    BlocksInUse,
+    Lookup,
+    PrefixHandle,
+    PrefixMatch,
+    find_restorable,
+    resumable_checkpoints,
+)
 from omlx_server.core.blocks.pins import Pin, PinnedBlocks, Pins, checkpoints_to_pin
 from omlx_server.core.blocks.record import Record, RecordKind
-from omlx_server.core.blocks.restore import PrefixMatch, find_restorable, resumable_checkpoints
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.cold.read_ahead import ReadAhead, comes_early
 from omlx_server.core.cold.recall import RecallPrompt, reach
 from omlx_server.core.prefix_cache.cuts import Cutter, checkpoint_branches, plan_checkpoints
-from omlx_server.core.prefix_cache.eviction import Eviction, HotBudget
+from omlx_server.core.prefix_cache.eviction import Eviction, HotBudget, Uses
 from omlx_server.core.prefix_cache.misses import Misses
 from omlx_server.core.prefix_cache.report import CacheReport, Dropped, PromptReport
-from omlx_server.core.prefix_cache.uses import Uses
 from omlx_server.core.request import Miss
 
 

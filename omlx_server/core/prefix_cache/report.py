@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from omlx_server.core.blocks.block import Block, CacheEntry
+from omlx_server.core.blocks.lookup import PrefixMatch
 from omlx_server.core.blocks.record import Record, RecordKind
-from omlx_server.core.blocks.restore import PrefixMatch
 
 
 @dataclass(slots=True)

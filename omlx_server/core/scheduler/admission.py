@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 
 from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
-from omlx_server.core.memory.shape import PrefillShape, StepShape
+from omlx_server.core.memory.kv import PrefillShape, StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request
-from omlx_server.core.scheduler.grouping import Grouping
-from omlx_server.core.scheduler.limits import SMALLEST_CHUNK
+from omlx_server.core.scheduler.limits import SMALLEST_CHUNK, Grouping
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk
 

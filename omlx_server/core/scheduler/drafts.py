@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import CacheLayout
 from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.sequence import Sequence as Row

@@ -13,13 +13,13 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from omlx_server.core.clients import Owner, VirtualTimes
 from omlx_server.core.request import Request
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.predictions import TURN_SECONDS, Predictions
 from omlx_server.core.scheduler.sequence import PrefillState
 from omlx_server.core.scheduler.sequence import Sequence as Row
 from omlx_server.core.step import Chunk
-from omlx_server.core.virtual_times import Owner, VirtualTimes
 
 SIZES = ("short", "medium", "long")
 # The most chunks of a short and of a medium prompt.

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.core.memory.estimate import FlatPlanner, Planner
-from omlx_server.core.memory.kv import GROWTH
-from omlx_server.core.memory.shape import Decode, PrefillShape
+from omlx_server.core.memory.kv import GROWTH, Decode, PrefillShape
 from omlx_server.doctor.finding import Finding, fail, in_words, ok, warn
 from omlx_server.doctor.selftest.check import REPORT, Beat, Check, SelftestPlan
 from omlx_server.doctor.selftest.subject import Subject

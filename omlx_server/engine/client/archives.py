@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 
-from omlx_server.compute.payload import size_of
-from omlx_server.compute.payload_bytes import pack, unpack
+from omlx_server.compute.payload import pack, size_of, unpack
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.blocks.keys import BlockKey, root_key
 from omlx_server.core.blocks.lookup import PrefixHandle

@@ -23,13 +23,13 @@ from omlx_server.core.request import Logprobs, Request
 from omlx_server.core.scheduler.limits import Load as Occupied
 from omlx_server.core.scheduler.standings import Standing
 from omlx_server.core.work import Work
-from omlx_server.engine import adapter_jobs, image_jobs
+from omlx_server.engine import model_jobs
 from omlx_server.engine.client.adapter_loads import AdapterLoads
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.generation import Generation
 from omlx_server.engine.messages import EngineCall, EngineState, ModelId, Removable, Status, Submit
 from omlx_server.engine.model_instance import ModelInstance
-from omlx_server.engine.scoring import score_prompt
+from omlx_server.engine.model_jobs import score_prompt
 from omlx_server.errors import NoMemory, NotNow, Unavailable
 
 A = TypeVar("A")
@@ -109,7 +109,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
 
     def __post_init__(self) -> None:
         self._adapter_loads = AdapterLoads(
-            lambda adapter: self.work(lambda instance: adapter_jobs.load_adapter(instance, adapter))
+            lambda adapter: self.work(lambda instance: model_jobs.load_adapter(instance, adapter))
         )
 
     async def unload(self, seconds: float = 0.0) -> None:
@@ -126,7 +126,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
                 try:
                     return await self._submit(request)
                 except NoMemory:
-                    unloading = self.work(adapter_jobs.unload_idle_adapters)
+                    unloading = self.work(model_jobs.unload_idle_adapters)
                     if await self._adapter_loads.run_between_loads(unloading):
                         continue
                     # Unloading other models helps only a request that fits without them.
@@ -139,7 +139,7 @@ class GeneratorClient(ModelClient[ModelInstance]):
         if self._adapter_loads.is_busy:
             return False
         with suppress(NotNow):
-            job = self.engine.run_job(self._loaded_id(), adapter_jobs.unload_idle_adapters)
+            job = self.engine.run_job(self._loaded_id(), model_jobs.unload_idle_adapters)
             return cast(bool, await self._adapter_loads.run_between_loads(job))
         return False
 
@@ -202,9 +202,9 @@ class GeneratorClient(ModelClient[ModelInstance]):
     async def images_to_compute(
         self, tokens: tuple[int, ...], salt: bytes, images: Sequence[ImageSpan]
     ) -> tuple[ImageSpan, ...]:
-        """Raises as `ask`, and as `image_jobs.images_to_compute`."""
+        """Raises as `ask`, and as `model_jobs.images_to_compute`."""
         return await self.ask(
-            lambda instance: image_jobs.images_to_compute(instance, tokens, salt, images)
+            lambda instance: model_jobs.images_to_compute(instance, tokens, salt, images)
         )
 
     def keeping_images(self, images: Sequence[ImageSpan]) -> AbstractAsyncContextManager[None]:
@@ -214,12 +214,12 @@ class GeneratorClient(ModelClient[ModelInstance]):
 
     async def compute_image(self, image: ImageSpan, pixels: Floats) -> None:
         """Compute and keep features, outside `setting_aside`. Raises as `work`."""
-        await self.work(lambda instance: image_jobs.compute_image(instance, image, pixels))
+        await self.work(lambda instance: model_jobs.compute_image(instance, image, pixels))
 
     @asynccontextmanager
     async def setting_aside(self, nbytes: int) -> AsyncIterator[None]:
         """Set memory aside for work on another thread. Raises as `work`."""
-        reserved = image_jobs.ReservedBytes(nbytes)
+        reserved = model_jobs.ReservedBytes(nbytes)
         try:
             await self.work(reserved.claim)
             yield

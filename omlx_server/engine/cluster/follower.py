@@ -10,8 +10,7 @@ from functools import cached_property, partial
 from omlx_server.compute.caches import Caches, new_caches
 from omlx_server.compute.launched import CutPayload, Launched
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.payload_bytes import pack
+from omlx_server.compute.payload import BlockCodec, Payload, pack
 from omlx_server.compute.planning.probe import ForwardProbe, one_token_caches
 from omlx_server.compute.planning.step_costs import forward_of, seconds_of
 from omlx_server.compute.runner import ModelRunner
@@ -22,7 +21,7 @@ from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Recalled, Record
 from omlx_server.core.cluster import commands
 from omlx_server.core.cluster.commands import Command, with_contexts
-from omlx_server.core.memory.shape import Decode, PrefillShape
+from omlx_server.core.memory.kv import Decode, PrefillShape
 from omlx_server.core.step import Step
 from omlx_server.engine.tiers import unpack_or_reject
 from omlx_server.store.cold import ColdTier

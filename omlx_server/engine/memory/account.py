@@ -1,19 +1,23 @@
 """One account of the memory of all models, in bytes."""
 
-from collections.abc import Callable, Iterator
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Protocol
 
 from omlx_server.compute.hardware import device
+from omlx_server.core.interval import Interval
 from omlx_server.core.memory.estimate import Planner
-from omlx_server.core.memory.guard import MemoryGuard
-from omlx_server.core.memory.ledger import Ledger
-from omlx_server.core.memory.shape import StepShape
+from omlx_server.core.memory.guard import MemoryGuard, Relief
+from omlx_server.core.memory.kv import StepShape
+from omlx_server.core.memory.ledger import DRIFT, Ledger, MemoryReport
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.image_features import KeptFeatures
+from omlx_server.engine.messages import Counted
 
 BudgetOf = Callable[[int], HotBudget]
 
@@ -310,3 +314,42 @@ class MemoryWatch:
     def note_step(self, step: StepShape, now: float) -> None:
         transient_bytes = device.peak_memory() - device.active_memory()
         self.planner.observe(step, max(0, transient_bytes), now)
+
+
+_log = logging.getLogger(__name__)
+_CHECK_SECONDS = 1.0
+
+
+class Audit:
+    """Logs when the account and MLX differ. `drift` is the last difference (`Ledger.drift`)."""
+
+    def __init__(self, account: MemoryAccount) -> None:
+        self.account = account
+        self.drift = 0.0
+        self._check_again = Interval(_CHECK_SECONDS)
+        self._has_warned = False
+
+    def check(self, now: float) -> None:
+        """Compare, at most once a second, while nothing runs."""
+        if not self._check_again.has_passed(now):
+            return
+        self._check_again.begin(now)
+        device.wait()
+        ledger = self.account.held()
+        self.drift = ledger.drift(device.active_memory())
+        is_off = abs(self.drift) > DRIFT
+        if is_off and not self._has_warned:
+            _log.warning("the account of memory is off by %.1f %%: %s", 100 * self.drift, ledger)
+        self._has_warned = is_off
+
+    def report(
+        self, guards: Iterable[MemoryGuard], unloaded: Iterable[Counted] = ()
+    ) -> MemoryReport:
+        used, step = sum((counted.reliefs for counted in unloaded), Counter[Relief]()), 0
+        ledger = replace(self.account.base_ledger(), pool=device.pool_memory())
+        for guard in guards:
+            used += guard.used
+            step = max(step, guard.ledger.step)
+            ledger += guard.ledger
+        reliefs = tuple((relief.value, used[relief]) for relief in Relief)
+        return MemoryReport(replace(ledger, step=step), self.drift, reliefs)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from omlx_server.compute.vision.vision import Vision
-from omlx_server.core.memory.budgets import features_bytes
+from omlx_server.core.memory.ledger import features_bytes
 from omlx_server.core.scheduler.queues import SequenceQueues
 
 

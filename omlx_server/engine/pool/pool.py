@@ -8,8 +8,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from omlx_server.engine.pool.entry import RETRY_SECONDS, Lease, ModelRequest, Phase, PoolEntry
-from omlx_server.engine.pool.residency import Resident, Rules, expired, longest_unused, plan_unloads
+from omlx_server.engine.pool.entry import (
+    RETRY_SECONDS,
+    Lease,
+    ModelRequest,
+    Phase,
+    PoolEntry,
+    Resident,
+    Rules,
+    expired,
+    longest_unused,
+    plan_unloads,
+)
 from omlx_server.errors import Conflict, NoRoom, Unavailable
 
 M = TypeVar("M")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from omlx_server.errors import LoadFailed
-from omlx_server.images.prepare import config as fields
+from omlx_server.images.prepare import prepared as fields
 from omlx_server.images.prepare.gemma3 import Gemma3Preparer
 from omlx_server.images.prepare.idefics3 import Idefics3Preparer
 from omlx_server.images.prepare.prepared import Detail, Preparer

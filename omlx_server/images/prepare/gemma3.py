@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from omlx_server.images.bitmap import Bitmap
-from omlx_server.images.prepare import config as fields
+from omlx_server.images.prepare import prepared as fields
 from omlx_server.images.prepare.prepared import Detail, Floats, ImagePlan, Preparer
 from omlx_server.images.resize import Resample, resize, resize_bytes
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from omlx_server.images.bitmap import Bitmap, Pixels
-from omlx_server.images.prepare import config as fields
+from omlx_server.images.prepare import prepared as fields
 from omlx_server.images.prepare.prepared import Detail, Floats, ImagePlan, Preparer
 from omlx_server.images.resize import Resample, resize, resize_bytes
 

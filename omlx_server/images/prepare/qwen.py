@@ -8,7 +8,7 @@ import numpy as np
 
 from omlx_server.errors import BadRequest
 from omlx_server.images.bitmap import Bitmap
-from omlx_server.images.prepare import config as fields
+from omlx_server.images.prepare import prepared as fields
 from omlx_server.images.prepare.prepared import Detail, Floats, ImagePlan, Preparer
 from omlx_server.images.resize import Resample, resize, resize_bytes
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server.core.model_files.kind import ModelKind, architecture_of
-from omlx_server.core.model_files.quantization import foreign_method
+from omlx_server.core.model_files.weights import foreign_method
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.json_file import read_json

@@ -11,18 +11,47 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from omlx_server.text.answers.form import AnswerForm
-from omlx_server.text.answers.stops import StopMatcher
-from omlx_server.text.encoding.detokenizer import Detokenizer
-from omlx_server.text.encoding.pieces import Piece
+from omlx_server.text.encoding.pieces import Detokenizer, Piece
+from omlx_server.text.markers import begun_marker_length
 from omlx_server.text.parts import CallStart, Part, Text, Thought, merged
 from omlx_server.text.reasoning.harmony import HarmonySplitter
 from omlx_server.text.reasoning.splitter import MarkerSplitter, make_splitter
 from omlx_server.text.reasoning.style import Opening
 from omlx_server.text.tokenizer import Tokenizer
-from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.parser import ToolParser
 from omlx_server.text.tool_calls.recipients import RecipientParser
-from omlx_server.text.tool_calls.values import tool_names
+from omlx_server.text.tool_calls.values import Numbering, tool_names
+
+
+class StopMatcher:
+    """`stopped`: the stop string that ended the text, shown with `include`. Raises ValueError
+    for an empty stop string."""
+
+    def __init__(self, stops: tuple[str, ...], include: bool = False) -> None:
+        if not all(stops):
+            raise ValueError("a stop string can't be empty")
+        self._stops = stops
+        self._include = include
+        self._held = ""
+        self.stopped: str | None = None
+
+    def add(self, text: str) -> str:
+        """Return the text that can be shown now."""
+        if self.stopped is not None:
+            return ""
+        text, self._held = self._held + text, ""
+        starts = ((text.find(stop), stop) for stop in self._stops)
+        matches = [(start + len(stop), -len(stop), stop) for start, stop in starts if start >= 0]
+        if matches:
+            end, _, self.stopped = min(matches)
+            return text[: end if self._include else end - len(self.stopped)]
+        shown = len(text) - begun_marker_length(text, self._stops)
+        self._held = text[shown:]
+        return text[:shown]
+
+    def finish(self) -> str:
+        text, self._held = self._held, ""
+        return text
 
 
 class Delta(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 from omlx_server.text.reasoning.style import Opening, Style
 from omlx_server.text.tool_calls.formats import CallFormat
-from omlx_server.text.tool_calls.numbering import new_call_id
+from omlx_server.text.tool_calls.values import new_call_id
 
 
 @dataclass(frozen=True, slots=True, eq=False)

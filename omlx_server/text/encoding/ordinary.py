@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from omlx_server.text.encoding import searching, word_cache
-from omlx_server.text.encoding.control_cuts import ControlCuts
-from omlx_server.text.encoding.controls import is_control, pattern_of, random_digits
-from omlx_server.text.encoding.encoder import PieceEncoder
-from omlx_server.text.encoding.kept_ids import KeptIds
+from omlx_server.text.encoding import encoder, searching
+from omlx_server.text.encoding.controls import ControlCuts, is_control, pattern_of, random_digits
+from omlx_server.text.encoding.encoder import KeptIds, PieceEncoder
 from omlx_server.text.encoding.pieces import byte_chars
 
 
@@ -83,7 +81,7 @@ def _without_controls(backend: Backend) -> Backend:
     for token in description["added_tokens"]:
         token["special"] = token["content"] in texts
     clone = Backend.from_str(json.dumps(description))
-    word_cache.bound(clone)
+    encoder.bound(clone)
     clone.encode_special_tokens = True
     return clone
 

@@ -6,7 +6,8 @@ the place.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from encodings.utf_8 import IncrementalDecoder
 from functools import cache
 from typing import Any
 
@@ -111,3 +112,44 @@ def _decoder_types(decoder: dict[str, Any] | None) -> Iterator[str]:
         yield decoder["type"]
         for member in decoder.get("decoders", ()):
             yield from _decoder_types(member)
+
+
+class Detokenizer:
+    """`started`: a text has begun, so the first token keeps its leading space. `shown`: ids of
+    special tokens to show."""
+
+    def __init__(
+        self, pieces: Pieces, *, started: bool = False, shown: Collection[int] = ()
+    ) -> None:
+        self._pieces = pieces
+        self._shown = shown
+        self._decoder = IncrementalDecoder("replace")
+        self._started = started
+
+    def add(self, token_id: int) -> str:
+        """Return the text that is certain now."""
+        return self.join(self.take(token_id))
+
+    def take(self, token_id: int) -> Piece | None:
+        """Return the piece of the next token, for `join`; None when it shows nothing."""
+        if token_id in self._shown:
+            piece: Piece | None = self._pieces.raw(token_id).decode()
+        elif self._started:
+            return self._pieces.piece(token_id)
+        else:
+            piece = self._pieces.first(token_id)
+        self._started = self._started or piece is not None
+        return piece
+
+    def join(self, piece: Piece | None) -> str:
+        if piece is None:
+            return ""
+        if isinstance(piece, bytes):
+            if piece.isascii() and not self._decoder.buffer:  # as most are
+                return piece.decode()
+            return self._decoder.decode(piece)
+        return self._decoder.decode(b"", final=True) + piece
+
+    def finish(self) -> str:
+        """Return the rest: U+FFFD where bytes of a character are missing, else ""."""
+        return self._decoder.decode(b"", final=True)

@@ -36,3 +36,8 @@ def find_all(
                 break
             yield match
             start = match.end()
+
+
+def without_surrogates(text: str) -> str:
+    """Return `text` with "?" for each lone surrogate, which JSON can spell."""
+    return text.encode(errors="replace").decode()

@@ -20,8 +20,13 @@ from omlx_server.errors import Unavailable
 from omlx_server.text.encoding.low_priority import be_polite
 from omlx_server.text.grammar.bounds import engine_limits
 from omlx_server.text.grammar.constraint import GrammarConstraint
-from omlx_server.text.grammar.own_process import ApartConstraint, GrammarProcess, without_forcing
-from omlx_server.text.grammar.prover import GrammarRefusal, Prover
+from omlx_server.text.grammar.prover import (
+    ApartConstraint,
+    GrammarProcess,
+    GrammarRefusal,
+    Prover,
+    without_forcing,
+)
 from omlx_server.text.grammar.to_grammar import GrammarKind, GrammarSpec, refusal
 from omlx_server.text.grammar.vocabulary import Vocabulary
 

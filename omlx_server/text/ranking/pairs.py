@@ -14,10 +14,10 @@ from tokenizers import Tokenizer as Backend
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.errors import ModelUnavailable, PromptTooLong, TooManyTokens
-from omlx_server.text.encoding import word_cache
+from omlx_server.text.encoding.encoder import bound
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
 from omlx_server.text.encoding.pieces import Pieces
-from omlx_server.text.encoding.utf8 import without_surrogates
+from omlx_server.text.encoding.searching import without_surrogates
 
 _PROBE = "a"
 _MOST_TOKENS = 1 << 20
@@ -73,7 +73,7 @@ class InputEncoder:
         backend = guarded(Backend.from_str, description)
         if isinstance(backend, Crash):
             raise ModelUnavailable(f"{path} is no tokenizer: {backend.error}")
-        word_cache.bound(backend)
+        bound(backend)
         encoder = cls(backend)
         encoder.prepare()
         return encoder
@@ -157,5 +157,5 @@ def _with_unknown_as_text(unknown: str | None, description: dict[str, Any]) -> B
     added = description["added_tokens"]
     description["added_tokens"] = [token for token in added if token["content"] != unknown]
     copy = Backend.from_str(json.dumps(description))
-    word_cache.bound(copy)
+    bound(copy)
     return copy

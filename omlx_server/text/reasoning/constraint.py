@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from omlx_server.core.request import Constraint
-from omlx_server.text.grammar.masks import allows, full_mask, mask_of, union
+from omlx_server.text.grammar.constraint import allows, full_mask, mask_of, union
 from omlx_server.text.grammar.wrappers import ConstraintWrapper, FixedMask
 from omlx_server.text.reasoning.style import Opening, Style
 from omlx_server.text.tokenizer import Tokenizer

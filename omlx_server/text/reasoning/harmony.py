@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 
 from omlx_server.text.parts import Text, Thought
 from omlx_server.text.reasoning.style import Opening
-from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.stream_parser import AddressedParser
+from omlx_server.text.tool_calls.values import Numbering
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
 _STRAY_MARKERS = ("<|message|>", "<|constrain|>")  # they mean nothing within a message

@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from omlx_server.text.parts import Text, Thought
 from omlx_server.text.reasoning.harmony import HarmonySplitter
 from omlx_server.text.reasoning.style import Opening, Style
-from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.stream_parser import StreamParser
+from omlx_server.text.tool_calls.values import Numbering
 
 
 class MarkerSplitter(StreamParser):

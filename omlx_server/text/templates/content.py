@@ -13,9 +13,9 @@ from typing import Any
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.image_marks import ImageMarks
-from omlx_server.text.templates import trials
+from omlx_server.text.templates import turn_forms
 from omlx_server.text.templates.messages import Message
-from omlx_server.text.templates.trials import Render, try_render
+from omlx_server.text.templates.turn_forms import Render, try_render
 
 ContentPart = dict[str, str]
 
@@ -46,8 +46,8 @@ class ContentForm:
         image = _text_between(render, [_user_message(parts)])
         if not any(text in image for text in controls if text):
             return form
-        call_turns = [form._with_list(message) for message in trials.CALL_TURNS]
-        result = {**trials.result(0), "content": parts}
+        call_turns = [form._with_list(message) for message in turn_forms.CALL_TURNS]
+        result = {**turn_forms.result(0), "content": parts}
         tool_image = _text_between(render, [*call_turns, result])
         roles = frozenset(["user", "tool"] if tool_image == image else ["user"])
         return cls(form.lists, image, roles)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from omlx_server.text.parts import Part
-from omlx_server.text.tool_calls.numbering import Numbering
+from omlx_server.text.tool_calls.values import Numbering
 
 
 @dataclass(slots=True, eq=False)

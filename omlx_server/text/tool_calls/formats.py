@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import regex
 
 from omlx_server.text.grammar.tools import CallSyntax
-from omlx_server.text.tool_calls.json_body import JsonShape
-from omlx_server.text.tool_calls.literal_body import LiteralShape
-from omlx_server.text.tool_calls.literal_calls import python_calls, quoted_call_parser
+from omlx_server.text.tool_calls.json_calls import JsonShape
+from omlx_server.text.tool_calls.literal_calls import LiteralShape, python_calls, quoted_call_parser
 from omlx_server.text.tool_calls.tagged_body import TaggedShape
 
 _NAME = r"[^\s<>{}()\[\]\"'=,;]{1,256}"

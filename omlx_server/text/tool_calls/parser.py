@@ -11,13 +11,11 @@ import regex
 
 from omlx_server.text.parts import CallStart, Part, Text
 from omlx_server.text.tool_calls.formats import CallFormat
-from omlx_server.text.tool_calls.json_body import JsonBody, JsonShape
-from omlx_server.text.tool_calls.literal_body import LiteralBody, LiteralShape
-from omlx_server.text.tool_calls.literal_calls import python_calls
-from omlx_server.text.tool_calls.numbering import Numbering
+from omlx_server.text.tool_calls.json_calls import JsonBody, JsonShape
+from omlx_server.text.tool_calls.literal_calls import LiteralBody, LiteralShape, python_calls
 from omlx_server.text.tool_calls.stream_parser import StreamParser
 from omlx_server.text.tool_calls.tagged_body import TaggedBody, TaggedShape
-from omlx_server.text.tool_calls.values import tool_names
+from omlx_server.text.tool_calls.values import Numbering, tool_names
 
 _Body = JsonBody | LiteralBody | TaggedBody
 

@@ -10,8 +10,8 @@ The prompt ends with the first `>>>`, or within a text to be continued.
 from collections.abc import Collection
 
 from omlx_server.text.parts import Text
-from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.stream_parser import AddressedParser
+from omlx_server.text.tool_calls.values import Numbering
 
 RECIPIENT_MARK = ">>>"
 _TO_READER = "all"

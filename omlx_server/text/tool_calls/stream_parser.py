@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from omlx_server.text.markers import begun_marker_length, marker_at
 from omlx_server.text.parts import Part, merged
 from omlx_server.text.tool_calls.json_calls import NamedCall
-from omlx_server.text.tool_calls.numbering import Numbering
+from omlx_server.text.tool_calls.values import Numbering
 
 
 class StreamParser(ABC):

@@ -2,13 +2,67 @@
 
 import ast
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import secrets
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from omlx_server.core.crash import Crash, guarded
-from omlx_server.text.grammar.json_schema.pointers import resolve_pointer
-from omlx_server.text.tool_calls.plain_json import to_json
+from omlx_server.text.encoding.searching import without_surrogates
+from omlx_server.text.grammar.json_schema.prepare import resolve_pointer
+from omlx_server.text.parts import CallStart
+
+_ALPHABET = string.ascii_letters + string.digits
+
+
+def new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+def short_call_id() -> str:
+    """Return nine letters and digits, as templates of Mistral's models require."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(9))
+
+
+class Numbering:
+    """The next index and id; `count` calls have begun."""
+
+    def __init__(self, make_id: Callable[[], str] = new_call_id) -> None:
+        self._make_id = make_id
+        self.count = 0
+
+    def start(self, name: str) -> CallStart:
+        start = CallStart(self.count, self._make_id(), name)
+        self.count += 1
+        return start
+
+
+def to_json(value: Any) -> str:
+    """Raises RecursionError for too deep nesting, ValueError for an integer of too many digits."""
+    return json.dumps(_as_plain(value), ensure_ascii=False)
+
+
+def json_object(members: Mapping[str, str]) -> str:
+    """Return an object of members whose values are JSON text."""
+    return "{" + ", ".join(f"{to_json(key)}: {value}" for key, value in members.items()) + "}"
+
+
+def _as_plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int():
+            return value
+        case str():
+            return without_surrogates(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict():
+            return {without_surrogates(str(key)): _as_plain(item) for key, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [_as_plain(item) for item in value]
+    return without_surrogates(str(value))
+
 
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
 _MAX_DEPTH = 10

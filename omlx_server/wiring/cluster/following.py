@@ -5,7 +5,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from omlx_server.compute.cluster.loading import loading_part, room_of_all
+from omlx_server.compute.cluster.part import loading_part, room_of_all
 from omlx_server.compute.cluster.ranks import ConnectedRanks
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.fingerprint import fingerprint

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from omlx_server.compute.cluster.loading import loading_part, room_of_all
+from omlx_server.compute.cluster.part import loading_part, room_of_all
 from omlx_server.compute.cluster.ranks import ConnectedRanks, connect_ranks
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes.base import Scheme

@@ -8,7 +8,7 @@ from typing import Any
 from omlx_server.api.chat import request as schema
 from omlx_server.api.openai import completion_prompts
 from omlx_server.api.responses import schema as responses
-from omlx_server.text.grammar import fields
+from omlx_server.text.grammar import to_grammar
 from tests.api.description.server import CHAT, EMBEDDING, RANKING
 from tests.text import makers
 
@@ -20,7 +20,7 @@ _LEFT_OUT = {
     *schema.UNSUPPORTED,
     *completion_prompts.UNSUPPORTED,
     *(responses.UNSUPPORTED.keys() - {"prompt"}),
-    *fields.FIELDS,
+    *to_grammar.FIELDS,
     # They need another field, or something that is there.
     *("stream_options", "top_logprobs", "modalities", "best_of", "suffix", "echo", "logit_bias"),
     *("tool_choice", "previous_response_id", "truncate_prompt_tokens", "dimensions"),

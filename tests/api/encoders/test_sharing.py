@@ -17,7 +17,7 @@ from omlx_server.core.crash import guarded
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.step import Step
 from omlx_server.core.work import Work
-from omlx_server.engine import jobs
+from omlx_server.engine import turns as engine_turns
 from omlx_server.engine.client import engine_client
 from omlx_server.engine.client.generation import now
 from omlx_server.engine.client.model_client import GeneratorClient
@@ -54,7 +54,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return guarded(act, *given)
 
     monkeypatch.setattr(ModelInstance, "launch", noted_launch)
-    monkeypatch.setattr(jobs, "guarded", noted_slice)
+    monkeypatch.setattr(engine_turns, "guarded", noted_slice)
     return done
 
 

@@ -18,8 +18,7 @@ from omlx_server.api.anthropic.request import MessagesRequest
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.http import exchange, json_body
 from omlx_server.api.http.bodies import BODY, Bodies
-from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.http.texts import Text
+from omlx_server.api.http.json_body import StrictModel, Text
 from omlx_server.api.openai.completion_prompts import CompletionRequest
 from omlx_server.api.openai.embeddings import EmbeddingRequest
 from omlx_server.api.responses.schema import ResponsesRequest

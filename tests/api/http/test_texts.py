@@ -8,8 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 from omlx_server.api.anthropic.request import MessagesRequest
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.http.errors import bad_request_of
-from omlx_server.api.http.json_body import StrictModel
-from omlx_server.api.http.texts import JsonObject, Source, Text
+from omlx_server.api.http.json_body import JsonObject, Source, StrictModel, Text
 from omlx_server.api.ollama.schema import OllamaChatRequest
 from omlx_server.api.openai.completion_prompts import CompletionRequest
 from omlx_server.api.responses.schema import ResponsesRequest

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from omlx_server.api.chat.images import ChatImages, compute_features
-from omlx_server.api.models.image_reader import GivenImage, ImageReader, ReadImage
+from omlx_server.api.models.served_model import GivenImage, ImageReader, ReadImage
 from omlx_server.api.worker_threads import Turns, WorkerThreads
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Request, RequestId, SamplingParams
@@ -20,8 +20,7 @@ from omlx_server.images.bitmap import Bitmap
 from omlx_server.images.decode import inspect
 from omlx_server.images.prepare.families import make_preparer
 from omlx_server.images.prepare.prepared import Floats, run_digest
-from omlx_server.text.image_marks import ImageMarks
-from omlx_server.text.image_markup import ImageMarkup
+from omlx_server.text.image_marks import ImageMarks, ImageMarkup
 from omlx_server.text.tokenizer import Tokenizer
 from tests.api.images import forms
 from tests.images.files import encoded, noise

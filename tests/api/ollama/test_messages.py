@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from omlx_server.api.chat.choices import ChoiceDelta, TokenCounts
 from omlx_server.api.http.exchange import Exchange, Phases
 from omlx_server.api.models.served_model import ServedModel
-from omlx_server.api.ollama import model_card as files
+from omlx_server.api.ollama import models as files
 from omlx_server.api.ollama.prompt import chat_messages, chat_request_of_prompt
 from omlx_server.api.ollama.schema import GenerateRequest, GivenMessage, keep_alive_seconds
 from omlx_server.api.ollama.shapes import AnswerLines, message_body

@@ -11,8 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.api.response_store.disk import DiskStore
-from omlx_server.api.response_store.store import DamagedResponse, MemoryStore, ResponseStore
+from omlx_server.api.response_store.store import (
+    DamagedResponse,
+    DiskStore,
+    MemoryStore,
+    ResponseStore,
+)
 from omlx_server.api.responses import shapes
 from omlx_server.api.responses.answers import InputItem
 from omlx_server.api.responses.items.items import ItemIds, new_response_id, stored_form

@@ -15,8 +15,7 @@ from omlx_server.cli.app import app
 from omlx_server.core.blocks.keys import namespace_id, root_key
 from omlx_server.core.blocks.record import PackedArrays, Record, RecordTensor
 from omlx_server.store.block_file import encode
-from omlx_server.store.description import NamespaceDescription
-from omlx_server.store.files import Files
+from omlx_server.store.files import Files, NamespaceDescription
 from omlx_server.store.mediums.medium import Name
 from omlx_server.store.secret import load_secret
 from tests.cli.locking import locked

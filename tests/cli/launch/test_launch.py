@@ -14,8 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
-from omlx_server.cli.launch.clients import CLIENTS
-from omlx_server.cli.launch.target import LaunchTarget, choose_model
+from omlx_server.cli.launch.clients import CLIENTS, LaunchTarget, choose_model
 from omlx_server.errors import UsageError
 from tests.api.conftest import CHATML
 from tests.api.encoders.models import save_ranker

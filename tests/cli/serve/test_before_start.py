@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.cli.serve.before_start import check_start
+from omlx_server.cli.serve.serve import check_start
 from omlx_server.core.adapters import CONFIG, WEIGHTS
 from omlx_server.errors import UsageError
 from omlx_server.settings import Settings, load

@@ -11,8 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
-from omlx_server.cli.server_client.address import local_url, own_server
-from omlx_server.cli.server_client.http import NoAnswer, server_at
+from omlx_server.cli.server_client.http import NoAnswer, local_url, own_server, server_at
 from omlx_server.cli.shell.screen import Screen
 from omlx_server.cli.talk.client import ChatClient, Stopped, TimedAnswer, closing_lines
 from omlx_server.cli.talk.conversation import Conversation

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
-from omlx_server.cli.talk import transcript
+from omlx_server.cli.talk import slash
 from omlx_server.cli.talk.terminal.prompt import history_file
 from omlx_server.cli.talk.terminal.several_lines import is_open, message_of
 from omlx_server.errors import OmlxError, UsageError
@@ -75,10 +75,10 @@ def test_what_is_no_conversation_is_told_and_stays(home: Path, text: str, proble
     path = home / "a.json"
     path.write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(UsageError, match=problem):
-        transcript.load(path)
+        slash.load(path)
     before = path.read_bytes()
     with pytest.raises(UsageError, match="is there, and no conversation that /save wrote"):
-        transcript.save(path, HELLO)
+        slash.save(path, HELLO)
     assert path.read_bytes() == before
 
 
@@ -86,9 +86,9 @@ def test_what_is_no_conversation_is_told_and_stays(home: Path, text: str, proble
 def test_a_file_that_can_be_loaded_but_was_not_saved_here_stays(home: Path, theirs: object) -> None:
     path = home / "a.json"
     path.write_text(json.dumps(theirs))
-    assert transcript.load(path)
+    assert slash.load(path)
     with pytest.raises(UsageError, match="no conversation that /save wrote"):
-        transcript.save(path, HELLO)
+        slash.save(path, HELLO)
     assert json.loads(path.read_text()) == theirs
 
 
@@ -117,10 +117,10 @@ def test_a_failed_command_leaves_the_conversation_as_it_was(server_url: str, hom
 
 def test_a_saved_text_can_not_control_a_terminal(home: Path) -> None:
     hostile = [{"role": "user", "content": "\x1b[2J\x9b2J\x7f\u2028 \ud800"}]
-    transcript.save(home / "a.json", hostile)
+    slash.save(home / "a.json", hostile)
     text = (home / "a.json").read_text()
     assert all(letter.isprintable() or letter in "\n\u2028" for letter in text)
-    assert transcript.load(home / "a.json")[0]["content"] == "\x1b[2J\x9b2J\x7f\u2028 ?"
+    assert slash.load(home / "a.json")[0]["content"] == "\x1b[2J\x9b2J\x7f\u2028 ?"
 
 
 def test_the_last_question_is_asked_again(server_url: str) -> None:

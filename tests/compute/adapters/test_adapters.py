@@ -9,7 +9,7 @@ import mlx.nn as nn
 import pytest
 
 from omlx_server.compute.adapters.adapters import AdapterStore
-from omlx_server.compute.adapters.stacks import AdaptedLinear, RankGroup
+from omlx_server.compute.adapters.reading import AdaptedLinear, RankGroup
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.core.adapters import WEIGHTS, Adapter
 from omlx_server.core.work import finish
@@ -138,7 +138,7 @@ def test_nobody_counts_on_one_that_is_going(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a request would be queued for it, and find it gone in the middle of its answer."""
-    monkeypatch.setattr("omlx_server.compute.adapters.stacks.SLICE_BYTES", 1)
+    monkeypatch.setattr("omlx_server.compute.adapters.reading.SLICE_BYTES", 1)
     loaded, (first, _) = loaded_with(tmp_path, 4, 4)
     work = loaded.adapters.unloading(first)
     next(work)

@@ -17,15 +17,15 @@ from mlx_lm.models.deepseek_v41 import LayerCache
 
 from omlx_server import compute
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.architectures.inclusive_ring import InclusiveRing
+from omlx_server.compute.architectures.special import InclusiveRing
 from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow, Codec, spare_tail
 from omlx_server.compute.codecs.registry import BY_CLASS, codec_of, codecs_for, leaves
 from omlx_server.compute.kv.caches import PackedKV, PackedKVCache
+from omlx_server.compute.kv.latent import GroupedMaskKVCache
 from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.plain import Plain
-from omlx_server.compute.kv.whole import GroupedMaskKVCache
 from omlx_server.compute.payload import BlockCodec
-from omlx_server.core.blocks.cache_layout import LayerKind
+from omlx_server.core.blocks.block import LayerKind
 from omlx_server.core.memory.kv import GROWTH
 from omlx_server.core.speculation.methods import DraftVerification
 from tests.arrays import drawn_tokens, plain

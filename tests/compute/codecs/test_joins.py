@@ -13,7 +13,7 @@ from omlx_server.compute.hardware.device_policy import DevicePolicy
 from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.compute.prefill import Prefilled, Prefiller
 from omlx_server.core.memory.estimate import Coefficients, Planner, PrefillFactors
-from omlx_server.core.memory.shape import Decode, PrefillShape, StepShape
+from omlx_server.core.memory.kv import Decode, PrefillShape, StepShape
 from omlx_server.core.step import Chunk
 from tests.compute.held import MODELS, held, planned
 from tests.tiny_models import load_tiny

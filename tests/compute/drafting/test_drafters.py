@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.compute import caches as cache_ops
-from omlx_server.compute.architectures.heads import Headed
-from omlx_server.compute.architectures.pair import Pair
+from omlx_server.compute.architectures.pair import Headed, Pair
 from omlx_server.compute.codecs.base import Arrays, Cache, CacheRow
 from omlx_server.compute.codecs.registry import codec_of
 from omlx_server.compute.drafting.model_drafter import Behind
 from omlx_server.compute.model.pairing import check_can_draft, paired
-from omlx_server.core.memory.shape import MOST_BEHIND
+from omlx_server.core.memory.kv import MOST_BEHIND
 from omlx_server.core.speculation.methods import DraftVerification, Method
 from omlx_server.errors import ModelUnavailable
 from tests.arrays import plain

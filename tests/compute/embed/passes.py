@@ -13,8 +13,7 @@ import mlx.core as mx
 
 from omlx_server.compute.embed.backbone_encoder import Head, compute_batch
 from omlx_server.compute.embed.batch import Backbone, Batch
-from omlx_server.compute.embed.bert import BertEncoder, BertRanker
-from omlx_server.compute.embed.config import EncoderConfig
+from omlx_server.compute.embed.bert import BertEncoder, BertRanker, EncoderConfig
 from omlx_server.compute.embed.embedder import pooling_head, relevance_head
 from omlx_server.compute.embed.pooling import Mode, Pooling
 from omlx_server.compute.embed.probe import planning

@@ -5,7 +5,7 @@ import math
 import mlx.core as mx
 import numpy as np
 
-from omlx_server.compute.embed.gelu import gelu, rational_gelu
+from omlx_server.compute.embed.bert import gelu, rational_gelu
 
 
 def test_close_to_the_exact_one_everywhere() -> None:

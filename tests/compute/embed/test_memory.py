@@ -19,7 +19,7 @@ from omlx_server.compute.embed.batch import Backbone, BatchResult
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.embed.probe import planning
 from omlx_server.compute.planning.probe import measure_peak
-from omlx_server.compute.weights import reading as weights_loader
+from omlx_server.compute.weights import weights as weights_loader
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import EncoderPlan, Pass
 from omlx_server.core.memory.room import Claim

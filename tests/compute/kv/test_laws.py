@@ -16,9 +16,8 @@ from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.payload import BlockCodec
-from omlx_server.compute.payload_bytes import pack, unpack
-from omlx_server.core.blocks.cache_layout import LayerKind
+from omlx_server.compute.payload import BlockCodec, pack, unpack
+from omlx_server.core.blocks.block import LayerKind
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from tests.arrays import plain
 from tests.compute.drive import Drive, sampling

@@ -5,10 +5,10 @@ import random
 import mlx.core as mx
 import pytest
 
+from omlx_server.compute.kv.latent import WholeKVCache
 from omlx_server.compute.kv.rows import RowsKVCache
 from omlx_server.compute.kv.schemes.plain import Plain
 from omlx_server.compute.kv.spans import Runs, Span
-from omlx_server.compute.kv.whole import WholeKVCache
 from tests.arrays import plain
 from tests.compute.kv.every_scheme import same_bits
 from tests.compute.kv.sequences import Tokens, behind, fed, in_rows, segment, tokens

@@ -13,7 +13,7 @@ from omlx_server.compute.embed.loader import read_weights
 from omlx_server.compute.hardware import device
 from omlx_server.compute.model.fingerprint import file_states, fingerprint
 from omlx_server.compute.model.loader import load
-from omlx_server.compute.weights.files import lazy_weights
+from omlx_server.compute.weights.weights import lazy_weights
 from omlx_server.models.damage import damaged_weights
 from omlx_server.models.layout import weight_bytes
 from tests.tiny_models import save_tiny

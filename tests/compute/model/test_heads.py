@@ -9,7 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from omlx_server.compute.architectures.heads import Headed, language_model
+from omlx_server.compute.architectures.pair import Headed, language_model
 from omlx_server.compute.model.heads import with_heads
 from omlx_server.compute.model.loader import LoadedModel, load, loading
 from omlx_server.core.work import finish

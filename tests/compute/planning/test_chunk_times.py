@@ -12,7 +12,7 @@ from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.chunk_times import ChunkTimes, timing_chunks
 from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.planning.probe import ForwardProbe
-from omlx_server.core.memory.shape import PrefillShape
+from omlx_server.core.memory.kv import PrefillShape
 from omlx_server.core.work import finish
 from tests.compute.planning.loaded import AFFINE, load
 

@@ -13,7 +13,7 @@ import pytest
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.codecs.registry import leaves
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.schemes import affine_tiles, turboquant_tiles
+from omlx_server.compute.kv.schemes import affine, turboquant_tiles
 from omlx_server.compute.kv.schemes.affine import Affine
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant
@@ -30,8 +30,7 @@ from omlx_server.compute.planning.probe import (
 )
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.features import decode_terms
-from omlx_server.core.memory.kv import cache_bytes
-from omlx_server.core.memory.shape import Decode, PrefillShape, StepShape
+from omlx_server.core.memory.kv import Decode, PrefillShape, StepShape, cache_bytes
 from omlx_server.core.work import finish
 from tests.compute.planning.loaded import AFFINE, TURBOQUANT, load
 from tests.tiny_models import load_tiny
@@ -110,7 +109,7 @@ def test_tiles_are_those_that_attention_reads(
     if isinstance(scheme, Affine):
         words, scales = mx.zeros((rows, kv_heads, total, 8)), mx.zeros((rows, kv_heads, total, 2))
         keys = (words, scales, scales)
-        size = affine_tiles.tiles_for(queries, keys, keys, 4, 32).size
+        size = affine.tiles_for(queries, keys, keys, 4, 32).size
     else:
         pair = (mx.zeros((rows, kv_heads, total, 8)), mx.zeros((rows, kv_heads, total, 1)))
         size = turboquant_tiles.tiles_for(queries, pair, pair, (4, 4), dim).size

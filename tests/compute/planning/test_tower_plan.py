@@ -20,7 +20,7 @@ from omlx_server.compute.vision.towers.grids import Grid
 from omlx_server.compute.vision.vision import pass_over
 from omlx_server.core.images import images_within, stop_at_image
 from omlx_server.core.memory.encoder import STRUCTURAL
-from omlx_server.core.memory.shape import PrefillShape
+from omlx_server.core.memory.kv import PrefillShape
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, SequenceId
 from omlx_server.core.work import finish

@@ -16,7 +16,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from omlx_server.compute.architectures.heads import Headed
+from omlx_server.compute.architectures.pair import Headed
 from omlx_server.compute.attention.all_to_all import attend
 from omlx_server.compute.embed.yes_no import score
 from omlx_server.compute.kv.schemes.base import Scheme

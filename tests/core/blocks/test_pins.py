@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from omlx_server.core.blocks.block import PayloadId
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import CacheLayout, PayloadId
 from omlx_server.core.blocks.keys import BlockKey, chain
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.prefix_cache.eviction import HotBudget

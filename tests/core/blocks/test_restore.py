@@ -4,11 +4,10 @@ import random
 
 import pytest
 
-from omlx_server.core.blocks.block import PayloadId, Size, Worth
-from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
+from omlx_server.core.blocks.block import CacheLayout, LayerKind, PayloadId, Size, Worth
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.keys import root_key
-from omlx_server.core.blocks.restore import Piece, RestorePlan, find_restorable
+from omlx_server.core.blocks.lookup import Piece, RestorePlan, find_restorable
 from tests.core.places import place
 
 DELTA = CacheLayout(frozenset({LayerKind.DELTA}), 4)

@@ -1,6 +1,6 @@
 """What other ranks get of a step: all that they compute with, and nothing of what is sampled."""
 
-from omlx_server.core.blocks.restore import RestorePlan
+from omlx_server.core.blocks.lookup import RestorePlan
 from omlx_server.core.cluster.commands import chunks_of, with_contexts, without_samples
 from omlx_server.core.request import RequestId, SamplingParams
 from omlx_server.core.step import Chunk, Cut, Join, Restore, RowCut, SequenceId, Step

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey, chain, namespace_id, root_key
 from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.cold.index import ColdEntry, ColdIndex

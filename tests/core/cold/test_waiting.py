@@ -3,10 +3,9 @@ without it, and leave nothing behind."""
 
 import pytest
 
-from omlx_server.core.blocks.cache_layout import CacheLayout
-from omlx_server.core.blocks.lookup import PrefixHandle
+from omlx_server.core.blocks.block import CacheLayout
+from omlx_server.core.blocks.lookup import PrefixHandle, find_restorable
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.blocks.restore import find_restorable
 from omlx_server.core.cold.index import ColdEntry, ColdIndex
 from omlx_server.core.cold.read_ahead import ColdWaits, StoreQuery
 from omlx_server.core.prefix_cache.eviction import HotBudget

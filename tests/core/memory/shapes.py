@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from omlx_server.core.memory.kv import Keeps, LayerKv
-from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape, TileSizes
+from omlx_server.core.memory.kv import Decode, Keeps, LayerKv, ModelShape, PrefillShape, TileSizes
 
 LAYERS = (
     LayerKv(Keeps.GROWING, 4096, 3),

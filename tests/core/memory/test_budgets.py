@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx_server.core.memory.budgets import (
+from omlx_server.core.memory.ledger import (
     checkpoint_bytes,
     hot_cache_bytes,
     limit_bytes,

@@ -22,14 +22,18 @@ from omlx_server.core.memory.features import (
     gathered_bytes,
     prefill_terms,
 )
-from omlx_server.core.memory.kv import Keeps, bytes_behind_rings, cache_bytes, held_bytes, places
-from omlx_server.core.memory.shape import (
+from omlx_server.core.memory.kv import (
     FEW_QUERIES,
     MOST_BEHIND,
     Decode,
+    Keeps,
     ModelShape,
     PrefillShape,
     StepShape,
+    bytes_behind_rings,
+    cache_bytes,
+    held_bytes,
+    places,
 )
 from tests.core.memory.shapes import LAYERS, MODEL, TILES, decodes, models, prefills
 

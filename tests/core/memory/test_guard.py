@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from omlx_server.core.blocks.block import Size, Worth
-from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
+from omlx_server.core.blocks.block import CacheLayout, LayerKind, Size, Worth
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
-from omlx_server.core.memory.kv import Keeps, LayerKv
+from omlx_server.core.memory.kv import Decode, Keeps, LayerKv, ModelShape, PrefillShape, StepShape
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.core.memory.shape import Decode, ModelShape, PrefillShape, StepShape
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core.places import place
 from tests.core.simulator import ROOMY, nobody_beside

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.blocks.block import Size, Worth
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import CacheLayout, Size, Worth
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.prefix_cache.eviction import HotBudget

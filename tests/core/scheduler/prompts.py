@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from omlx_server.core.blocks.cache_layout import CacheLayout, LayerKind
+from omlx_server.core.blocks.block import CacheLayout, LayerKind
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.order import PrefillOrder
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence

@@ -5,15 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from omlx_server.core.blocks.block import Size
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, LayerKind
+from omlx_server.core.blocks.block import NOTHING_KEPT, CacheLayout, LayerKind, Size
 from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
+from omlx_server.core.memory.kv import Decode, StepShape
+from omlx_server.core.memory.kv import PrefillShape as Forward
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.core.memory.shape import Decode, StepShape
-from omlx_server.core.memory.shape import PrefillShape as Forward
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.admission import Admission, AtWork, group_shapes
-from omlx_server.core.scheduler.grouping import Grouping
+from omlx_server.core.scheduler.limits import Grouping
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk, SequenceId
 from tests.core.places import place

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
+from omlx_server.core.blocks.block import NOTHING_KEPT
 from omlx_server.core.memory.guard import MemoryGuard, Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.limits import SchedulerLimits

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT
+from omlx_server.core.blocks.block import NOTHING_KEPT
 from omlx_server.core.request import Request, RequestId, SampledRow, SampledToken, SamplingParams
 from omlx_server.core.scheduler.drafts import DraftPlan, Drafts
 from omlx_server.core.scheduler.limits import SchedulerLimits

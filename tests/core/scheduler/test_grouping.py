@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omlx_server.core.request import RequestId, SamplingParams
-from omlx_server.core.scheduler.grouping import Grouping
+from omlx_server.core.scheduler.limits import Grouping
 from omlx_server.core.step import Chunk, Join, SequenceId
 
 SAMPLING = SamplingParams(max_tokens=5)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.blocks.cache_layout import NOTHING_KEPT, CacheLayout, LayerKind
+from omlx_server.core.blocks.block import NOTHING_KEPT, CacheLayout, LayerKind
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
     FinishReason,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx_server.core.blocks.cache_layout import CacheLayout
+from omlx_server.core.blocks.block import CacheLayout
 from omlx_server.core.blocks.record import Record
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import RequestId

@@ -10,8 +10,7 @@ import pytest
 
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.caches import Caches
-from omlx_server.compute.payload import BlockCodec, Payload
-from omlx_server.compute.payload_bytes import pack
+from omlx_server.compute.payload import BlockCodec, Payload, pack
 from omlx_server.compute.prefill import Prefilled
 from omlx_server.core.blocks.record import PackedArrays
 from omlx_server.core.memory.estimate import Planner

@@ -12,8 +12,8 @@ from omlx_server.compute.score import score_prompt
 from omlx_server.core.clients import CLIENT
 from omlx_server.core.work import Work
 from omlx_server.engine.client import engine_client
-from omlx_server.engine.jobs import Jobs
 from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.engine.turns import Jobs
 from omlx_server.errors import QueueFull, Unavailable
 from tests.compute.oracle import greedy
 from tests.engine.running import Running, collect, request, until

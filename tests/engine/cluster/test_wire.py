@@ -6,10 +6,10 @@ import pytest
 
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
+from omlx_server.core.blocks.lookup import Piece, RestorePlan
 from omlx_server.core.blocks.record import Record, RecordKind
-from omlx_server.core.blocks.restore import Piece, RestorePlan
 from omlx_server.core.cluster import commands, handshake
-from omlx_server.core.memory.shape import Decode, PrefillShape
+from omlx_server.core.memory.kv import Decode, PrefillShape
 from omlx_server.core.request import RequestId
 from omlx_server.core.step import Chunk, Cut, Restore, RowCut, SequenceId, Step
 from omlx_server.engine.cluster import wire

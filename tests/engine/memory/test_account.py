@@ -4,8 +4,7 @@ from omlx_server.compute.planning.model_shape import shape_of
 from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import MemoryGuard, Relief
 from omlx_server.core.memory.ledger import Ledger
-from omlx_server.engine.memory.account import MemoryAccount
-from omlx_server.engine.memory.audit import Audit
+from omlx_server.engine.memory.account import Audit, MemoryAccount
 from tests.tiny_models import load_tiny
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from omlx_server.engine.pool import pool as pools
-from omlx_server.engine.pool.entry import Phase
-from omlx_server.engine.pool.residency import Rules
+from omlx_server.engine.pool.entry import Phase, Rules
 from omlx_server.errors import Conflict, NoRoom, Unavailable
 from tests.engine.place import ONE, TWO, Place, error_of, play, until
 

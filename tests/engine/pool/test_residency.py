@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from omlx_server.engine.pool.residency import ResidencyPlan, Resident, Rules, expired, plan_unloads
+from omlx_server.engine.pool.entry import ResidencyPlan, Resident, Rules, expired, plan_unloads
 
 NOBODY: tuple[Resident, ...] = ()
 

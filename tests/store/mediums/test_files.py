@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from omlx_server.core.blocks.keys import namespace_id
-from omlx_server.store.description import NamespaceDescription
-from omlx_server.store.files import Files, StoredFile
+from omlx_server.store.files import Files, NamespaceDescription, StoredFile
 from omlx_server.store.lock import Lock
+from omlx_server.store.mediums.disk import FileOperations
 from omlx_server.store.mediums.medium import Medium, MediumError, Name
-from omlx_server.store.mediums.operations import FileOperations
 from omlx_server.store.secret import load_secret
 
 SPACE = namespace_id("model")

@@ -16,8 +16,7 @@ import pytest
 from omlx_server.core.blocks.keys import namespace_id, root_key
 from omlx_server.core.blocks.record import PackedArrays, Record, RecordTensor
 from omlx_server.store.block_file import Corrupt, decode, encode
-from omlx_server.store.description import NamespaceDescription
-from omlx_server.store.files import Files
+from omlx_server.store.files import Files, NamespaceDescription
 from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import MediumError, Name
 from omlx_server.store.secret import load_secret

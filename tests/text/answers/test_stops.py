@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.text.answers.stops import StopMatcher
+from omlx_server.text.answers.answer import StopMatcher
 
 bounded = settings(max_examples=400, deadline=None, derandomize=True)
 # Two letters: small alphabets find overlaps sooner.

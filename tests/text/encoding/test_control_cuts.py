@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 
-from omlx_server.text.encoding.control_cuts import ControlCuts
+from omlx_server.text.encoding.controls import ControlCuts
 from tests.text.encoding.backends import CONTROLLED, NAMES, controlled, conversations
 
 bounded = settings(max_examples=60, deadline=None, derandomize=True)

@@ -15,8 +15,7 @@ from omlx_server.errors import TooManyTokens
 from omlx_server.models.bundled import starter
 from omlx_server.models.catalogue import STARTER
 from omlx_server.settings import Settings
-from omlx_server.text.encoding.encoder import PIECE, PieceEncoder
-from omlx_server.text.encoding.kept_ids import Characters, KeptIds
+from omlx_server.text.encoding.encoder import PIECE, Characters, KeptIds, PieceEncoder
 from omlx_server.text.encoding.ordinary import OrdinaryEncoder
 from omlx_server.text.encoding.pieces import Pieces
 from omlx_server.text.tokenizer import Tokenizer

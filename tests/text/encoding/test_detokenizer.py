@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
-from omlx_server.text.encoding.detokenizer import Detokenizer
+from omlx_server.text.encoding.pieces import Detokenizer
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers
 from tests.text.conftest import Folder, Load

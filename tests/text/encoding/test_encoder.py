@@ -13,8 +13,7 @@ from tokenizers import Encoding, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from omlx_server.errors import NoSeam, TooManyTokens
-from omlx_server.text.encoding.encoder import BATCH, PIECE, PieceEncoder
-from omlx_server.text.encoding.kept_ids import KeptIds
+from omlx_server.text.encoding.encoder import BATCH, PIECE, KeptIds, PieceEncoder
 from omlx_server.text.encoding.seams import LONGEST
 from tests.text.encoding.backends import NAMES, backend_of, texts
 

@@ -7,8 +7,7 @@ import pytest
 
 from omlx_server.errors import BadRequest
 from omlx_server.text.grammar import to_grammar
-from omlx_server.text.grammar.fields import from_request
-from omlx_server.text.grammar.to_grammar import GrammarKind, GrammarSpec
+from omlx_server.text.grammar.to_grammar import GrammarKind, GrammarSpec, from_request
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {}}, "required": ["b"]}
 GBNF = 'root ::= "a"'

@@ -9,8 +9,8 @@ from omlx_server.core.request import Constraint
 from omlx_server.text.answers.answer import AnswerParser
 from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.grammar.free_text import FreeTextConstraint
 from omlx_server.text.grammar.tools import CallSyntax, Function, free_calls
+from omlx_server.text.grammar.wrappers import FreeTextConstraint
 from omlx_server.text.parts import Part, assemble
 from omlx_server.text.tool_calls.formats import FAMILIES, JSON_TOOLS, CallFormat, json_syntax
 from tests.text.grammar.walks import Words, allowed

@@ -13,8 +13,7 @@ from omlx_server.errors import Unavailable
 from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.bounds import symbols_allowed
 from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.grammar.own_process import ApartConstraint
-from omlx_server.text.grammar.prover import Prover
+from omlx_server.text.grammar.prover import ApartConstraint, Prover
 from omlx_server.text.grammar.to_grammar import GrammarSpec
 from tests.text.grammar import bombs
 from tests.text.grammar.walks import Words

@@ -11,7 +11,7 @@ from omlx_server.text.answers.answer import AnswerParser
 from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.dialect import shown_ids
 from omlx_server.text.grammar.compile import Grammars
-from omlx_server.text.grammar.masks import allows, mask_of
+from omlx_server.text.grammar.constraint import allows, mask_of
 from omlx_server.text.grammar.quoted_lark import quoted_lark
 from omlx_server.text.grammar.to_grammar import choice, json_schema
 from omlx_server.text.grammar.tools import Function

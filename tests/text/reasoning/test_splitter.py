@@ -10,7 +10,7 @@ from omlx_server.core.model_files.parser_signs import reasoning_parser_of
 from omlx_server.text.parts import Part, assemble
 from omlx_server.text.reasoning.splitter import make_splitter
 from omlx_server.text.reasoning.style import HARMONY, STYLES, Opening, Style, opening_of
-from omlx_server.text.tool_calls.numbering import Numbering
+from omlx_server.text.tool_calls.values import Numbering
 
 bounded = settings(max_examples=300, deadline=None, derandomize=True)
 

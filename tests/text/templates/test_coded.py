@@ -8,8 +8,7 @@ import pytest
 
 from omlx_server.core.model_files.parser_signs import tool_parser_of
 from omlx_server.models.tokenizer_files import TokenizerFiles
-from omlx_server.text.dialect import dialect_of
-from omlx_server.text.prompt import PromptRenderer
+from omlx_server.text.dialect import PromptRenderer, dialect_of
 from omlx_server.text.templates.template import ChatTemplate
 from omlx_server.text.tokenizer import Tokenizer
 from tests.text import makers

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.text.templates.system_turns import SystemTurns
 from omlx_server.text.templates.template import ChatTemplate
+from omlx_server.text.templates.turn_forms import SystemTurns
 from tests.text import chat_templates
 from tests.text.conftest import Load
 

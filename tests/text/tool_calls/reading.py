@@ -6,8 +6,8 @@ from typing import Any
 
 from omlx_server.text.parts import Assembled, Part, assemble
 from omlx_server.text.tool_calls.formats import FAMILIES
-from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.parser import ToolParser
+from omlx_server.text.tool_calls.values import Numbering
 from tests.text.tool_calls.meanings import TOOLS
 
 

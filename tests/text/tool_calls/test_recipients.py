@@ -3,8 +3,8 @@
 import pytest
 
 from omlx_server.text.parts import Part, assemble
-from omlx_server.text.tool_calls.numbering import Numbering
 from omlx_server.text.tool_calls.recipients import RecipientParser
+from omlx_server.text.tool_calls.values import Numbering
 
 CALL = '{"city": ">>> Rome"}'
 

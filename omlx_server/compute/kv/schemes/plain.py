@@ -7,7 +7,7 @@ import mlx.core as mx
 from omlx_server.compute.kv.schemes import tiles
 from omlx_server.compute.kv.schemes.base import Arrays, Scheme, Scoring
 from omlx_server.compute.kv.schemes.partial import Partial
-from omlx_server.core.memory.shape import FEWEST_WIDENED, WIDENED_AT_ONCE
+from omlx_server.core.memory.kv import FEWEST_WIDENED, WIDENED_AT_ONCE
 
 
 def inner_products(rows: mx.array, keys: mx.array) -> mx.array:

@@ -7,7 +7,7 @@ import mlx.core as mx
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import codebook, codes, packing, tiles
 from omlx_server.compute.kv.schemes.base import Arrays
-from omlx_server.core.memory.shape import TileSizes
+from omlx_server.core.memory.kv import TileSizes
 
 _MANY_ROWS = 128
 _TOKENS = 512

@@ -2,17 +2,77 @@
 unknown ones stay."""
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote
 
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar.json_schema.names import (
-    is_usable,
-    loosen_patterns,
-    with_property_names,
+
+# Parts of a pattern that look around or back, and those in which such characters mean themselves.
+_PATTERN_PARTS = re.compile(
+    r"(?P<unusable>\(\?(?:<?[=!]|>|P=|#)|\\[bBGZk0-9<>])|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?", re.DOTALL
 )
-from omlx_server.text.grammar.json_schema.pointers import resolve_pointer
+_ANNOTATIONS = frozenset(["title", "description", "examples", "$comment", "format", "default"])
+
+
+def is_usable(pattern: str) -> bool:
+    return not any(part["unusable"] for part in _PATTERN_PARTS.finditer(pattern))
+
+
+def loosen_patterns(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schema that allows all that `schema` allows, and more where patterns could
+    overlap."""
+    patterns = schema["patternProperties"]
+    usable = {pattern: value for pattern, value in patterns.items() if is_usable(pattern)}
+    copy = {**schema, "patternProperties": usable}
+    if len(usable) < len(patterns):
+        copy["additionalProperties"] = True
+    if len(usable) > 1 or (usable and schema.get("properties")):
+        copy["patternProperties"] = {"|".join(f"(?:{pattern})" for pattern in usable): True}
+    return copy
+
+
+def with_property_names(schema: Mapping[str, Any], names: Any) -> dict[str, Any] | None:
+    """Return `schema` with its property names held to `names`; None where that can't be
+    enforced."""
+    name_schema = {} if names is True else names
+    if not isinstance(name_schema, Mapping):
+        return None
+    name_schema = {key: value for key, value in name_schema.items() if key not in _ANNOTATIONS}
+    if name_schema.pop("type", "string") != "string":
+        return None
+    if not name_schema:
+        return dict(schema)
+    if len(name_schema) > 1 or any(key in schema for key in ("properties", "patternProperties")):
+        return None
+    [(key, value)] = name_schema.items()
+    others = schema.get("additionalProperties", True)
+    if key == "pattern" and isinstance(value, str) and is_usable(value):
+        return {**schema, "patternProperties": {value: others}, "additionalProperties": False}
+    listed = [value] if key == "const" else value
+    if key not in ("const", "enum") or not isinstance(listed, list):
+        return None
+    unlisted = {name: others for name in listed if isinstance(name, str)}
+    return {**schema, "properties": unlisted, "additionalProperties": False}
+
+
+def resolve_pointer(root: Mapping[str, Any], reference: str) -> Any:
+    """Return the part of `root` that a JSON pointer refers to, or None."""
+    if reference != "#" and not reference.startswith("#/"):
+        return None
+    target: Any = root
+    for part in reference.split("/")[1:]:
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(target, dict) and key in target:
+            target = target[key]
+        elif isinstance(target, list) and key.isdecimal() and int(key) < len(target):
+            target = target[int(key)]
+        else:
+            return None
+    return target
+
 
 _log = logging.getLogger(__name__)
 

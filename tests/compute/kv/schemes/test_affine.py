@@ -11,9 +11,15 @@ import pytest
 
 from omlx_server.compute.attention.by_powers import attention
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.schemes import affine_tiles, fields, tiles
-from omlx_server.compute.kv.schemes.affine import BITS, GROUP_SIZES, Affine
-from omlx_server.compute.kv.schemes.affine_tiles import GroupRows, PackedTiles, UnpackedAffine
+from omlx_server.compute.kv.schemes import affine, tiles
+from omlx_server.compute.kv.schemes.affine import (
+    BITS,
+    GROUP_SIZES,
+    Affine,
+    GroupRows,
+    PackedTiles,
+    UnpackedAffine,
+)
 from omlx_server.compute.kv.schemes.base import Arrays, Mask
 from tests.arrays import plain
 
@@ -110,7 +116,7 @@ def test_the_fastest_reader_is_taken() -> None:
     scheme = Affine(4, 64)
     keys = scheme.quantize_keys(noise(2, 1, 2, 50, 64))
     for length, kind in ((1, GroupRows), (200, UnpackedAffine)):
-        read = affine_tiles.tiles_for(noise(1, 1, 6, length, 64), keys, keys, 4, 64)
+        read = affine.tiles_for(noise(1, 1, 6, length, 64), keys, keys, 4, 64)
         assert type(read) is kind and read.size < 10_000
 
 
@@ -218,8 +224,8 @@ def test_a_chunk_takes_less_memory_than_plain_attention() -> None:
 @pytest.mark.parametrize("bits", BITS)
 def test_columns_are_the_codes_bit_by_bit(bits: int) -> None:
     words = mx.quantize(noise(1, 2, 3, 64), group_size=32, bits=bits)[0]
-    n = fields.count(bits)
-    columns = fields.columns(words, bits)
+    n = affine.count(bits)
+    columns = affine.unpack_columns(words, bits)
     assert len(columns) == n
     for row, packed in zip(
         np.array(mx.stack(list(columns), axis=-1)).reshape(6, 64),

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from omlx_server.errors import BadRequest
-from omlx_server.text.grammar.json_schema.names import is_usable
-from omlx_server.text.grammar.json_schema.prepare import prepare_schema
+from omlx_server.text.grammar.json_schema.prepare import is_usable, prepare_schema
 
 
 def wrap(schema: Any) -> dict[str, Any]:
