@@ -72,7 +72,7 @@ class App(FastAPI):
     def build_middleware_stack(self) -> ASGIApp:
         """Put `Exchanges` around Starlette's stack, so that a 500 is counted too."""
         context = self.state.context
-        stack, count = super().build_middleware_stack(), context.metrics.answered
+        stack, count = super().build_middleware_stack(), context.metrics.count_request
         log = context.activity.recent
         return Exchanges(stack, context.tracer, _routes(context), count, log)
 

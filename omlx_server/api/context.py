@@ -22,8 +22,7 @@ from omlx_server.api.models.served import ServedModels
 from omlx_server.api.rank_health import RankHealth
 from omlx_server.api.response_store.store import MemoryStore, ResponseStore
 from omlx_server.api.settings_editor import SettingsEditor
-from omlx_server.api.text_threads import TextThreads
-from omlx_server.api.worker_threads import WorkerThreads
+from omlx_server.api.worker_threads import TextThreads, WorkerThreads
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)

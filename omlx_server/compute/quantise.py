@@ -23,8 +23,7 @@ from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.caches import PackedKVCache
 from omlx_server.compute.kv.latent import LatentKVCache, WholeKVCache
 from omlx_server.compute.kv.schemes.affine import Affine
-from omlx_server.compute.kv.schemes.base import Arrays, Scheme
-from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.schemes.base import Arrays, Partial, Scheme
 from omlx_server.compute.kv.schemes.plain import Latent, Plain
 from omlx_server.compute.kv.schemes.rotated import Rotated
 from omlx_server.compute.kv.schemes.turboquant import TurboQuant

@@ -12,15 +12,18 @@ from functools import partial
 import mlx.core as mx
 
 from omlx_server.compute.hardware import device
-from omlx_server.compute.sampling.constraints import allowed, allows, side_by_side
-from omlx_server.compute.sampling.filters import filtered, for_rows
-from omlx_server.compute.sampling.penalties import (
+from omlx_server.compute.sampling.logits import (
     History,
     Offsets,
     Table,
+    allowed,
+    allows,
+    filtered,
+    for_rows,
     has_penalties,
     shared_table,
     shifted,
+    side_by_side,
 )
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.request import Constraint, Logprobs, SampledRow, SampledToken, SamplingParams

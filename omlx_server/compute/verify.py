@@ -14,7 +14,7 @@ import mlx.core as mx
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.hardware import device
 from omlx_server.compute.sampler import Sampled, SamplingRow, sample, unsampled
-from omlx_server.compute.sampling.constraints import side_by_side
+from omlx_server.compute.sampling.logits import side_by_side
 from omlx_server.core.request import SampledRow, SampledToken
 from omlx_server.core.step import SequenceId
 

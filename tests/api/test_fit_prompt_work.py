@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.api.chat.fit_prompt import Fitter, Message
+from omlx_server.api.chat.prompt import Fitter, TemplateMessage
 from omlx_server.errors import ContextTooLong, TooManyTokens
 from omlx_server.text.overflow import Overflow
 from omlx_server.text.templates.template import ChatTemplate
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return makers.save(tmp_path_factory.mktemp("model"), "byte_level", CHATML)
 
 
-def conversation(turns: int) -> list[Message]:
+def conversation(turns: int) -> list[TemplateMessage]:
     return [
         message
         for number in range(turns)

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Encoding
 
 from omlx_server.api.http import exchange
-from omlx_server.api.text_threads import TextThreads
+from omlx_server.api.worker_threads import TextThreads
 from omlx_server.core.clients import CLIENT
 from omlx_server.text.encoding.encoder import IN_TURN, PieceEncoder
 from tests.text.encoding.backends import backend_of

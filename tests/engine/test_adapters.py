@@ -14,7 +14,7 @@ from omlx_server.core.adapters import Adapter
 from omlx_server.core.memory.guard import Caches
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.admission import HEADROOM
-from omlx_server.engine.client import adapter_loads
+from omlx_server.engine.client import model_client
 from omlx_server.engine.client.generation import now
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.memory.account import MemoryAccount
@@ -142,7 +142,7 @@ def test_who_finds_all_places_taken_waits_and_is_told_at_last(
             assert not waits.done()
             long.close()
             assert await waits == said(adapters[1])
-            monkeypatch.setattr(adapter_loads, "_PATIENCE_SECONDS", 0.05)
+            monkeypatch.setattr(model_client, "_PATIENCE_SECONDS", 0.05)
             long = await client.submit(request("again", adapters[1], 2000))
             with pytest.raises(Unavailable, match="there was no place for the adapter"):
                 await ask(client, "told", adapters[0])
@@ -199,7 +199,7 @@ def test_one_that_nothing_uses_makes_room_for_requests_and_none_takes_that_of_ot
             await client.ask(lambda own: tighten(own, house.account))
             plain = await client.submit(request("plain", None, 100))
             assert await loaded(client) == []
-            monkeypatch.setattr(adapter_loads, "_PATIENCE_SECONDS", 0.0)
+            monkeypatch.setattr(model_client, "_PATIENCE_SECONDS", 0.0)
             with pytest.raises(Unavailable, match="there was no place for the adapter"):
                 await ask(client, "told", adapters[0])
             assert await collect(plain) == said(None, 100)

@@ -11,8 +11,7 @@ from omlx_server.compute.kv.caches import PackedKV
 from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.row_groups import GroupPart, RowGroup
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, pick_rows, shared_array
-from omlx_server.compute.kv.schemes.base import Mask, Scheme, Scoring, views
-from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.schemes.base import Mask, Partial, Scheme, Scoring, views
 from omlx_server.compute.kv.spans import join_pieces
 from omlx_server.core.memory.kv import FEW_QUERIES
 

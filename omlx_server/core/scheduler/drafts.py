@@ -8,8 +8,7 @@ from omlx_server.core.blocks.block import CacheLayout
 from omlx_server.core.request import SampledRow
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.sequence import Sequence as Row
-from omlx_server.core.speculation.chance import Chance
-from omlx_server.core.speculation.depth import DEPTHS, Offer
+from omlx_server.core.speculation.depth import DEPTHS, Chance, Offer
 from omlx_server.core.speculation.methods import NOTHING, DraftVerification, Method, methods_of
 from omlx_server.core.speculation.ngram import NgramLookup
 from omlx_server.core.speculation.speculation import DraftController, DrafterRecord

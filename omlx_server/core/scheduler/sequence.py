@@ -12,7 +12,7 @@ from omlx_server.core.blocks.keys import NO_KEY, BlockKey, block_key
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixHandle
 from omlx_server.core.images import images_within, position_shift, stop_at_image
 from omlx_server.core.request import Request, SampledRow
-from omlx_server.core.speculation.chance import Chance
+from omlx_server.core.speculation.depth import Chance
 from omlx_server.core.speculation.ngram import NgramLookup
 from omlx_server.core.step import Chunk, Cut, Join, SequenceId
 

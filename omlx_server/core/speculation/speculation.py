@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from omlx_server.core.speculation.chance import Chance
-from omlx_server.core.speculation.depth import Bet, Offer, StepCosts, best_depth
+from omlx_server.core.speculation.depth import Bet, Chance, Offer, StepCosts, best_depth
 from omlx_server.core.speculation.methods import DraftCounts, Method
 
 # The chance of an untried drafter: only drafts show what they are worth.

@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from omlx_server.compute.sampling.constraints import allowed, side_by_side
+from omlx_server.compute.sampling.logits import allowed, side_by_side
 from tests.compute.sampling.live import Fixed
 
 

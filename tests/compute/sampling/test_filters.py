@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from omlx_server.compute.sampler import sample
-from omlx_server.compute.sampling.filters import filtered
+from omlx_server.compute.sampling.logits import filtered
 from omlx_server.core.request import SamplingParams
 from tests.arrays import plain
 from tests.compute.sampling.live import row

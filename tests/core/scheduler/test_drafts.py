@@ -10,8 +10,7 @@ from omlx_server.core.request import Request, RequestId, SampledRow, SampledToke
 from omlx_server.core.scheduler.drafts import DraftPlan, Drafts
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.sequence import Sequence
-from omlx_server.core.speculation.chance import Chance
-from omlx_server.core.speculation.depth import StepCosts
+from omlx_server.core.speculation.depth import Chance, StepCosts
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.speculation import DraftController, DrafterRecord
 from omlx_server.core.step import SequenceId

@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from omlx_server.core.speculation.chance import Chance
-from omlx_server.core.speculation.depth import Offer, StepCosts, best_depth
+from omlx_server.core.speculation.depth import Chance, Offer, StepCosts, best_depth
 from omlx_server.core.speculation.methods import Method
 from omlx_server.core.speculation.speculation import DraftBalance, DraftController, DrafterRecord
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from omlx_server.compute.sampling.constraints import side_by_side
+from omlx_server.compute.sampling.logits import side_by_side
 from omlx_server.core.request import Constraint
 from omlx_server.text.grammar import to_grammar
 from omlx_server.text.grammar.compile import Grammars

@@ -9,8 +9,7 @@ import mlx.core as mx
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import tiles
-from omlx_server.compute.kv.schemes.base import Arrays, Scheme, Scoring
-from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.schemes.base import Arrays, Partial, Scheme, Scoring
 from omlx_server.core.memory.kv import TileSizes
 
 _MANY_ROWS = 64

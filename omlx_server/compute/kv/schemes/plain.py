@@ -5,8 +5,7 @@ from typing import ClassVar, Unpack
 import mlx.core as mx
 
 from omlx_server.compute.kv.schemes import tiles
-from omlx_server.compute.kv.schemes.base import Arrays, Scheme, Scoring
-from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.schemes.base import Arrays, Partial, Scheme, Scoring
 from omlx_server.core.memory.kv import FEWEST_WIDENED, WIDENED_AT_ONCE
 
 

@@ -7,8 +7,7 @@ from typing import Unpack
 import mlx.core as mx
 
 from omlx_server.compute.kv.schemes.affine import Affine
-from omlx_server.compute.kv.schemes.base import Arrays, Scheme, Scoring
-from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.schemes.base import Arrays, Partial, Scheme, Scoring
 from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 
 _ROUNDS = 1

@@ -9,8 +9,7 @@ from typing import Unpack
 import mlx.core as mx
 
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv.schemes.base import Arrays, Mask, Scoring, views
-from omlx_server.compute.kv.schemes.partial import Partial, PowerBase
+from omlx_server.compute.kv.schemes.base import Arrays, Mask, Partial, PowerBase, Scoring, views
 
 _LOWEST = mx.finfo(mx.float32).min
 

@@ -21,8 +21,7 @@ import numpy as np
 
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.schemes import codebook, packing, tiles, turboquant_tiles
-from omlx_server.compute.kv.schemes.base import Arrays, Scheme, Scoring
-from omlx_server.compute.kv.schemes.partial import Partial
+from omlx_server.compute.kv.schemes.base import Arrays, Partial, Scheme, Scoring
 from omlx_server.compute.kv.schemes.rotation import SEED, VectorRotation
 
 VERSION = 2  # raised when the same vector gives other stored bytes
