@@ -17,7 +17,7 @@ from omlx_server.compute.architectures.pair import members
 from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.codecs.registry import codec_of, leaves, replaced
 from omlx_server.compute.hardware import device
-from omlx_server.compute.hardware.copies import compute_copies
+from omlx_server.compute.hardware.device_policy import compute_copies
 from omlx_server.compute.kv.spans import Runs, Segment
 from omlx_server.core.speculation.methods import DraftVerification
 

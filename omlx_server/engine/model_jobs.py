@@ -1,4 +1,4 @@
-"""Jobs on the mlx thread that load and unload a model's adapters."""
+"""Jobs on the mlx thread beside a model's steps: adapters, images, scores."""
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack

@@ -14,8 +14,7 @@ from omlx_server.models.catalogue import CATALOGUE, names_of
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import download
 from omlx_server.models.hub.foreign_names import foreign_name
-from omlx_server.models.hub.names import MAIN, HubName, hub_name
-from omlx_server.models.hub.short_names import SHORT_NAMES
+from omlx_server.models.hub.names import MAIN, SHORT_NAMES, HubName, hub_name
 from omlx_server.models.progress import ProgressListener, Silent
 
 PATH_STARTS = ("/", "./", "../", "~")

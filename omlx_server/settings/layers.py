@@ -1,5 +1,6 @@
 """Loads the settings from their layers: flag or --set, variable OMLX_SECTION__KEY, config file,
-fallback of the calling program, default. The first layer that has a key wins."""
+fallback of the calling program, default. The first layer that has a key wins. A broken
+file is salvaged key by key."""
 
 import difflib
 import os

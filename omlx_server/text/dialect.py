@@ -1,4 +1,4 @@
-"""How one model writes thoughts and tool calls, and what its chat template shows. Immutable."""
+"""How one model writes thoughts and tool calls, and renders prompts for it. Immutable."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

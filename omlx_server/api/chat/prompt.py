@@ -1,4 +1,5 @@
-"""Turn a validated chat request into token ids."""
+"""Turns a validated chat request into token ids, fits them into the context, and finds the ends
+that the next turn shares."""
 
 import json
 import math

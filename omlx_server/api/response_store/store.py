@@ -1,4 +1,5 @@
-"""Keeps responses between requests: bytes by name, bounded in number and total bytes.
+"""Keeps responses between requests: bytes by name, bounded in number and total bytes, in
+memory or in files.
 
 An entry belongs to the owner that used it last. A full store evicts from the owner with the largest
 share, least recently used first. Any thread; each method is one short transaction under a lock.

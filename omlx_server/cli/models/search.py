@@ -16,8 +16,8 @@ from omlx_server.cli.shell.output import report_error, show_json, visible
 from omlx_server.errors import FetchFailed
 from omlx_server.models import layout
 from omlx_server.models.catalogue import MINILM, STARTER
+from omlx_server.models.hub.names import SHORT_NAMES, matching
 from omlx_server.models.hub.search import HubModel, search
-from omlx_server.models.hub.short_names import SHORT_NAMES, matching
 from omlx_server.models.locate import Located, installed
 
 _MOST_HITS = 20

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.models.catalogue import CATALOGUE, MINILM, names_of
-from omlx_server.models.hub.short_names import SHORT_NAMES
+from omlx_server.models.hub.names import SHORT_NAMES
 from omlx_server.settings.types import expanded
 
 

@@ -1,4 +1,5 @@
-"""KVCache and BatchKVCache: keys and values of every token, in order."""
+"""KVCache and BatchKVCache: keys and values of every token, in order, plain or
+quantised."""
 
 from collections.abc import Sequence
 from dataclasses import replace

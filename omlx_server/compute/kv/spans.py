@@ -24,7 +24,7 @@ from weakref import ReferenceType, WeakSet, ref
 
 import mlx.core as mx
 
-from omlx_server.compute.hardware.copies import compute_copies
+from omlx_server.compute.hardware.device_policy import compute_copies
 from omlx_server.compute.kv.schemes.base import Arrays, views
 from omlx_server.core.memory.kv import GROWTH
 

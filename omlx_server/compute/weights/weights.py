@@ -1,4 +1,4 @@
-"""Finds the weight files of a model. Any thread."""
+"""Finds and reads the weight files of a model, and fills the model with them. Any thread."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,5 @@
-"""A block of the prefix cache: a run of tokens that all sequences with one prefix share."""
+"""A block of the prefix cache: a run of tokens that all sequences with one prefix share;
+and the layout of a model's caches."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum

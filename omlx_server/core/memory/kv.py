@@ -1,4 +1,4 @@
-"""Bytes of live caches, by what each layer's cache keeps."""
+"""A model's shape, and the bytes of live caches by what each layer's cache keeps."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""The uses of memory at one moment, in bytes. A frozen value."""
+"""The uses of memory at one moment, and the budgets that follow from a limit, in bytes."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Literal

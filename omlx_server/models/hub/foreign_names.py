@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from omlx_server.models.hub import short_names
+from omlx_server.models.hub import names
 from omlx_server.models.hub.names import hub_name
 
 _OLLAMA = re.compile(r"(?:https?://)?(?:www\.|registry\.)?ollama\.(?:com|ai)(?:/|$)", re.IGNORECASE)
@@ -30,7 +30,7 @@ def foreign_name(text: str) -> ForeignName | None:
         return None
     problem = f"{text}: a tag behind org/name names a GGUF quantisation, and this server reads MLX"
     organisation, _, model = repository.repo_id.partition("/")
-    if organisation == short_names.MLX_COMMUNITY:
+    if organisation == names.MLX_COMMUNITY:
         return ForeignName(problem, f"Take the repository without the tag: {repository}")
     model = _ENDS.sub("", model)
     return ForeignName(
@@ -44,7 +44,7 @@ def _of_ollama(path: str) -> ForeignName:
     model = name.partition(":")[0]
     if not re.fullmatch(r"[\w.-]+", model):
         return ForeignName(problem, _SHORT)
-    short = short_names.find(name)
+    short = names.find(name)
     if short is not None:
         hint = f"The short name {short.name} stands for MLX weights; `omlx-server search {model}`"
         return ForeignName(problem, f"{hint} finds others")

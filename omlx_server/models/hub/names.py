@@ -5,8 +5,10 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from omlx_server.models.hub import short_names
+from omlx_server.models.hub import names
 
+MLX_COMMUNITY = "mlx-community"
+"""An organisation of the hub that publishes MLX weights only."""
 MAIN = "main"
 LONGEST_NAME = 1024
 """The most characters of what may name a model."""
@@ -19,6 +21,54 @@ _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co")
 _NO_ORGS = ("api", "blog", "collections", "datasets", "docs", "models", "papers", "spaces")
 # Words before the revision, in addresses of directories, files and commits.
 _PAGES = ("tree", "blob", "resolve", "raw", "commit", "commits")
+
+
+@dataclass(frozen=True, slots=True)
+class ShortName:
+    name: str
+    repo_id: str
+    disk_bytes: int
+    context: int
+
+
+def _row(name: str, repo: str, gigabytes: float, context: int) -> ShortName:
+    return ShortName(name, f"{MLX_COMMUNITY}/{repo}", round(gigabytes * 1e9), context)
+
+
+SHORT_NAMES = (
+    _row("qwen3-0.6b", "Qwen3-0.6B-4bit", 0.35, 40_960),
+    _row("llama3.2-1b", "Llama-3.2-1B-Instruct-4bit", 0.7, 131_072),
+    _row("qwen3-1.7b", "Qwen3-1.7B-4bit", 1.0, 40_960),
+    _row("llama3.2-3b", "Llama-3.2-3B-Instruct-4bit", 1.8, 131_072),
+    _row("qwen3-4b", "Qwen3-4B-4bit", 2.3, 40_960),
+    _row("gemma3-4b", "gemma-3-4b-it-4bit", 3.4, 131_072),
+    _row("mistral-7b", "Mistral-7B-Instruct-v0.3-4bit", 4.1, 32_768),
+    _row("qwen2.5-coder-7b", "Qwen2.5-Coder-7B-Instruct-4bit", 4.3, 32_768),
+    _row("llama3.1-8b", "Meta-Llama-3.1-8B-Instruct-4bit", 4.5, 131_072),
+    _row("qwen3-8b", "Qwen3-8B-4bit", 4.6, 40_960),
+    _row("gemma3-12b", "gemma-3-12b-it-4bit", 8.1, 131_072),
+    _row("phi-4", "phi-4-4bit", 8.3, 16_384),
+    _row("gpt-oss-20b", "gpt-oss-20b-MXFP4-Q8", 12.1, 131_072),
+    _row("qwen3-30b-a3b", "Qwen3-30B-A3B-Instruct-2507-4bit", 17.2, 262_144),
+    _row("qwen3-coder-30b", "Qwen3-Coder-30B-A3B-Instruct-4bit", 17.2, 262_144),
+    _row("llama3.3-70b", "Llama-3.3-70B-Instruct-4bit", 39.7, 131_072),
+)
+"""The smallest first."""
+
+
+def find(name: str) -> ShortName | None:
+    """Return the row of a short name, in any case; qwen3:4b is qwen3-4b."""
+    hyphened = name.lower().replace(":", "-", 1)
+    return next((row for row in SHORT_NAMES if row.name == hyphened), None)
+
+
+def matching(text: str) -> list[ShortName]:
+    words = text.lower().replace(":", "-").split()
+    return [
+        row
+        for row in SHORT_NAMES
+        if all(word in row.name or word in row.repo_id.lower() for word in words)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +86,7 @@ def hub_name(text: str) -> HubName | None:
     if len(text) > LONGEST_NAME:
         return None
     text = text.strip()
-    short = short_names.find(text)
+    short = names.find(text)
     if short is not None:
         return HubName(short.repo_id)
     if text.lower().startswith(_HUB_SCHEME):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from omlx_server.text.answers.form import AnswerForm
 from omlx_server.text.encoding.pieces import Detokenizer, Piece
-from omlx_server.text.markers import begun_marker_length
+from omlx_server.text.encoding.searching import begun_marker_length
 from omlx_server.text.parts import CallStart, Part, Text, Thought, merged
 from omlx_server.text.reasoning.harmony import HarmonySplitter
 from omlx_server.text.reasoning.splitter import MarkerSplitter, make_splitter

@@ -1,4 +1,5 @@
-"""The text of each token id: bytes that may be part of a character, or whole text. Any thread.
+"""The text of each token id: bytes that may be part of a character, or whole text. A
+detokenizer joins them. Any thread.
 
 Only the first token of a text (sentencepiece drops its leading space) and runs of bytes depend on
 the place.

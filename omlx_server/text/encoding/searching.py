@@ -1,11 +1,12 @@
-"""Searches large texts in slices, since a search holds the GIL until it ends.
+"""Searches large texts in slices, since a search holds the GIL until it ends; finds markers that have
+begun.
 
 `reach`: the most characters from the beginning of a match that decide about it.
 """
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 # Characters: a tenth of a millisecond. A thread that is nice may lose its processor in a search.
 _SLICE_CHARS = 1 << 12
@@ -41,3 +42,26 @@ def find_all(
 def without_surrogates(text: str) -> str:
     """Return `text` with "?" for each lone surrogate, which JSON can spell."""
     return text.encode(errors="replace").decode()
+
+
+def begun_marker_length(text: str, markers: Sequence[str]) -> int:
+    """Return the length of the longest end of `text` that begins a marker, but is not a whole
+    one."""
+    longest = max((len(marker) for marker in markers), default=0) - 1
+    for length in range(min(longest, len(text)), 0, -1):
+        end = text[len(text) - length :]
+        if any(len(marker) > length and marker.startswith(end) for marker in markers):
+            return length
+    return 0
+
+
+def marker_at(text: str, position: int, markers: Sequence[str]) -> str | None:
+    """Return the marker at `position`; "" when the text may end within one, else None."""
+    for marker in markers:
+        if text.startswith(marker, position):
+            return marker
+    room = len(text) - position
+    for marker in markers:
+        if room < len(marker) and marker.startswith(text[position:]):
+            return ""
+    return None

@@ -1,4 +1,4 @@
-"""The child process that tries grammars out (`trial.py`). Owned by one thread at a time."""
+"""The child process that tries grammars out (`trial.py`), and ours to it. Owned by one thread at a time."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How a model marks its thoughts. Immutable values."""
+"""How a model marks its thoughts, and what its template is told of the effort. Immutable."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

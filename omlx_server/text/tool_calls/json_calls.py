@@ -9,8 +9,7 @@ from typing import Any
 
 import regex
 
-from omlx_server.text.encoding.searching import without_surrogates
-from omlx_server.text.markers import marker_at
+from omlx_server.text.encoding.searching import marker_at, without_surrogates
 from omlx_server.text.parts import Arguments, CallStart, Part, Text
 from omlx_server.text.tool_calls.call_block import BlockBody
 from omlx_server.text.tool_calls.json_repair import Fragment, JsonRepair, repair_json

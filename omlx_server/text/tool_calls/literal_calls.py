@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from omlx_server.core.crash import Crash, guarded
-from omlx_server.text.encoding.searching import without_surrogates
-from omlx_server.text.markers import begun_marker_length
+from omlx_server.text.encoding.searching import begun_marker_length, without_surrogates
 from omlx_server.text.parts import Arguments, Part, Text
 from omlx_server.text.tool_calls.call_block import BlockBody
 from omlx_server.text.tool_calls.values import json_object, parse_literal, to_json

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
-from omlx_server.text.markers import begun_marker_length, marker_at
+from omlx_server.text.encoding.searching import begun_marker_length, marker_at
 from omlx_server.text.parts import Part, merged
 from omlx_server.text.tool_calls.json_calls import NamedCall
 from omlx_server.text.tool_calls.values import Numbering

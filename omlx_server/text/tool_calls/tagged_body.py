@@ -9,8 +9,7 @@ from typing import Any
 
 import regex
 
-from omlx_server.text.encoding.searching import without_surrogates
-from omlx_server.text.markers import begun_marker_length
+from omlx_server.text.encoding.searching import begun_marker_length, without_surrogates
 from omlx_server.text.parts import Arguments, CallStart, Part, Text
 from omlx_server.text.tool_calls.call_block import BlockBody
 from omlx_server.text.tool_calls.values import (

@@ -1,4 +1,4 @@
-"""Reads the value of a parameter that a model wrote as bare text, by its schema."""
+"""Reads values that a model wrote as bare text, by their schema, and numbers calls."""
 
 import ast
 import json

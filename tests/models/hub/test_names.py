@@ -2,8 +2,7 @@
 
 import pytest
 
-from omlx_server.models.hub.names import HubName, hub_name
-from omlx_server.models.hub.short_names import SHORT_NAMES, find, matching
+from omlx_server.models.hub.names import SHORT_NAMES, HubName, find, hub_name, matching
 
 NAME = "mlx-community/Qwen3-0.6B-4bit"
 SAME = (

@@ -1,4 +1,4 @@
-"""The interface of schemes."""
+"""The interface of schemes, and attention over a part of the keys."""
 
 import math
 from collections.abc import Callable, Sequence
