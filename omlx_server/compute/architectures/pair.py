@@ -1,4 +1,5 @@
-"""A model and its draft model or heads. A forward feeds both, so blocks and rows hold the caches of both."""
+"""A model and its draft model or heads. A forward feeds both, so blocks and rows hold the caches of
+both."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
-"""Penalties, grammar masks, and the filters before a token is drawn: min_p, then top_k, then top_p. Dropped tokens get -inf; ties
-with the last kept token stay. Sums are in order of the logits, the same in any batch."""
+"""Penalties, grammar masks, and the filters before a token is drawn: min_p, then top_k, then top_p.
+Dropped tokens get -inf; ties with the last kept token stay. Sums are in order of the logits, the
+same in any batch."""
 
 import os
 from collections import deque

@@ -1,4 +1,5 @@
-"""One prompt's state in the prefix cache, and what can be restored for it. Owned by the mlx thread."""
+"""One prompt's state in the prefix cache, and what can be restored for it. Owned by the mlx
+thread."""
 
 from dataclasses import dataclass, field
 

@@ -1,5 +1,5 @@
-"""Searches large texts in slices, since a search holds the GIL until it ends; finds markers that have
-begun.
+"""Searches large texts in slices, since a search holds the GIL until it ends, and finds markers
+that have begun.
 
 `reach`: the most characters from the beginning of a match that decide about it.
 """

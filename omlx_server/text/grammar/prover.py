@@ -1,4 +1,5 @@
-"""The child process that tries grammars out (`trial.py`), and ours to it. Owned by one thread at a time."""
+"""The child process that tries grammars out (`trial.py`), and our side of it. Owned by one thread
+at a time."""
 
 import json
 import os
