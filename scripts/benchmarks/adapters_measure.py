@@ -16,8 +16,7 @@ from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.probe import ForwardProbe
 from omlx_server.compute.prefill import Prefilled
-from omlx_server.core.adapters import Adapter
-from omlx_server.core.adapters import CONFIG, WEIGHTS
+from omlx_server.core.adapters import CONFIG, WEIGHTS, Adapter
 from omlx_server.core.work import finish
 from omlx_server.models.adapters.files import read_adapter
 from scripts.benchmarks.metrics import Better, Metric, Requirement, Sample, Spec, collect
