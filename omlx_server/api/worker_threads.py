@@ -151,10 +151,12 @@ class TextThreads:
         ]
         self._batch_threads = WorkerThreads("encoding", _BATCH_THREADS, niceness=_NICENESS)
 
-    async def run(self, work: Callable[[*Ts], T], *args: *Ts, size: int = 0, beside: int = 0) -> T:
+    async def run(
+        self, work: Callable[[*Ts], T], *args: *Ts, size: int = 0, other_bytes: int = 0
+    ) -> T:
         """Run `work(*args)` in a thread of the pool for `size`, the length of its texts, or for the
-        request's body without `beside` bytes if that is more."""
-        size = max(size, exchange.current_exchange().body - beside)
+        request's body without `other_bytes` if that is more."""
+        size = max(size, exchange.current_exchange().body - other_bytes)
         pool = next(pool for most_bytes, pool in self._pools if size <= most_bytes)
         owner, loop = (CLIENT.get(),), asyncio.get_running_loop()
 

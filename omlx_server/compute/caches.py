@@ -3,6 +3,9 @@
 solo   one cache for each layer; one sequence, no padding
 batch  their batch forms: ours keep each row's own length (compute/kv/rows.py), mlx-lm's are
        padded on the left to the longest row
+
+Drafts that were wrong are taken out: keys and values of the last tokens are dropped, and recurrent
+states, from which nothing can be dropped, are undone to what they were.
 """
 
 import copy
@@ -49,7 +52,8 @@ def is_recurrent(caches: Caches) -> bool:
 
 
 def draft_verification(caches: Caches, *, stops_at_row_ends: bool = False) -> DraftVerification:
-    """Return when rows with such caches can verify drafts."""
+    """Return when rows with such caches can verify drafts. `stops_at_row_ends`: the forward ends
+    each row at its own length, so states can be undone row by row."""
     codecs = [(codec_of(leaf), leaf) for leaf in leaves(caches)]
     # Drafted tokens must leave the caches as a prefill would.
     if not all(codec.stores_decoded for codec, _ in codecs):
@@ -65,11 +69,10 @@ def draft_verification(caches: Caches, *, stops_at_row_ends: bool = False) -> Dr
 
 def can_take_out_by_row(caches: Caches) -> bool:
     """Return whether rows can take back different numbers of drafts."""
-    codecs, has_states = [codec_of(leaf) for leaf in leaves(caches)], is_recurrent(caches)
-    return all(  # states go back row by row, and then the caches beside them must do so too
-        codec.recurrent or (codec.takes_out_by_row and (codec.undoes_by_row or not has_states))
-        for codec in codecs
-    )
+    kept = [codec for codec in map(codec_of, leaves(caches)) if not codec.recurrent]
+    if is_recurrent(caches):  # states are undone row by row, so the caches beside them must be too
+        return all(codec.takes_out_by_row and codec.undoes_by_row for codec in kept)
+    return all(codec.takes_out_by_row for codec in kept)
 
 
 def can_take_out_drafts(caches: Caches) -> bool:
@@ -79,11 +82,12 @@ def can_take_out_drafts(caches: Caches) -> bool:
 def prepare_undo(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
     """Return functions that undo the next forward: row i forgets its last counts[i] tokens, all
     or its padding. Empty where `take_out_drafts` suffices."""
-    return [] if can_take_out_drafts(caches) else prepare_undo_of_several(caches)
+    return [] if can_take_out_drafts(caches) else prepare_undo_of_forwards(caches)
 
 
-def prepare_undo_of_several(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
-    """Return functions that undo all forwards from now on, given their number of tokens."""
+def prepare_undo_of_forwards(caches: Caches) -> list[Callable[[Sequence[int]], None]]:
+    """Return functions that undo all forwards from now on: row i forgets its last counts[i]
+    tokens, of any number of forwards."""
     undos = [codec_of(leaf).prepare_undo(leaf) for leaf in leaves(caches)]
     assert all(undos), "these caches can't verify drafts"
     return [put_back for put_back in undos if put_back is not None]
@@ -118,7 +122,7 @@ def begin_decode(caches: Caches) -> None:
 def fork(caches: Caches, count: int, boundary: int, runs: Runs) -> list[Caches]:
     """Return solo caches of `count` sequences, which share the tokens before `boundary` if many."""
     shared = [leaf for leaf in _leaves_of_ours(caches) if not leaf.empty()]
-    if not shared or boundary - shared[0].first <= runs.least:
+    if not shared or boundary - shared[0].first <= runs.least:  # too few tokens to share
         return [caches, *(replaced(caches, _copy_if_ours) for _ in range(count - 1))]
     segment = Segment(runs.of(tuple(leaf.strip(0) for leaf in shared)), shared[0].first, boundary)
     spans = {id(leaf): span for leaf, span in zip(shared, segment.spans(), strict=True)}
@@ -130,6 +134,7 @@ def fork(caches: Caches, count: int, boundary: int, runs: Runs) -> list[Caches]:
 
 
 def _copy_if_ours(leaf: Cache) -> Cache:
+    # `replaced` copies the others by itself.
     return copy.deepcopy(leaf) if codec_of(leaf).by_reference else leaf
 
 
@@ -146,6 +151,7 @@ def rejoin(caches: Caches) -> None:
 
 
 def lose(caches: Caches) -> None:
+    """Note that a failed step may have damaged what these caches hold."""
     for leaf in _leaves_of_ours(caches):
         leaf.lose()
 

@@ -120,17 +120,15 @@ def nbytes(rows: Sequence[SamplingRow]) -> int:
 
 @dataclass(slots=True, eq=False)
 class Sampled:
-    """A step's sampled tokens int32 [B], on the device. W rows, `logprob_rows`, want
-    log-probabilities: `chosen` [W], and row i the first widths[i] of `top_ids` and `top_values`
-    [W, K]."""
+    """What a step sampled, on the device."""
 
-    tokens: mx.array
+    tokens: mx.array  # int32 [B]
     constraints: dict[int, Constraint] = field(default_factory=dict)
-    logprob_rows: list[int] = field(default_factory=list)
-    widths: list[int] = field(default_factory=list)
-    chosen: mx.array | None = None
-    top_ids: mx.array | None = None
-    top_values: mx.array | None = None
+    logprob_rows: list[int] = field(default_factory=list)  # the W rows that want log-probabilities
+    widths: list[int] = field(default_factory=list)  # [W], how many of the K likeliest each wants
+    chosen: mx.array | None = None  # [W], log-probabilities of the sampled tokens
+    top_ids: mx.array | None = None  # [W, K]
+    top_values: mx.array | None = None  # [W, K]
 
     def arrays(self) -> list[mx.array]:
         candidates = (self.tokens, self.chosen, self.top_ids, self.top_values)
@@ -149,7 +147,8 @@ class Sampled:
     def sampled_rows(
         self, places: Sequence[int], tokens: Sequence[Sequence[SampledToken]]
     ) -> list[SampledRow]:
-        """Return results of tokens[i], the last sampled in places[i]. Advances constraints."""
+        """Return a result for each answer and advance its constraint. The last of its new tokens
+        tokens[i] was sampled in row places[i] of this step."""
         results = [SampledRow(tuple(own)) for own in tokens]
         constrained = [row for row, place in enumerate(places) if place in self.constraints]
         jobs = [

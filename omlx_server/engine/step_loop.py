@@ -79,6 +79,7 @@ class StepLoop:
 
     @property
     def has_work(self) -> bool:
+        """Whether there are requests, or a step whose tokens are not read."""
         return self.instance.has_work or not self._pipeline.is_empty
 
     @property
@@ -176,6 +177,7 @@ class StepLoop:
 
     def _turn(self, is_only_model: bool, has_jobs: bool) -> None:
         instance, now = self.instance, self._clock()
+        # Drafts probably follow the tokens of the step before: they are read first.
         if self._pipeline.is_ahead and instance.scheduler.awaits_tokens(now):
             self._run_and_recover(self._pipeline.take_ahead)
         instance.recall()
@@ -226,7 +228,7 @@ class StepLoop:
                 self._fail_for_good(self.instance.ranks.fail(crash))
             else:
                 self._recover_from_failed_step(crash, drafted=drafted)
-        else:
+        else:  # the step may have admitted prompts without a token
             self._report(())
 
     def _report(self, events: Sequence[TokenEvent]) -> None:
@@ -262,7 +264,7 @@ class StepLoop:
         now = self._clock()
         standings = list[Standing]()
 
-        def excuse() -> Excuse:
+        def excuse() -> Excuse:  # asked only when patience ends; the log shows `standings`
             standings.extend(self.instance.scheduler.standings.all(now))
             awaited = {standing.waits_for for standing in standings}
             if others and WaitReason.MEMORY in awaited:
@@ -300,7 +302,7 @@ class StepLoop:
     def _start_over_with_sequences(self) -> None:
         """Restart with all sequences, output kept; end choices that are lost."""
         self._stalls += Stalls(restarted=1)
-        self._earlier_counters = CacheReport().after(self.tally().cache)
+        self._keep_counters(self.tally().cache)
         kept_ids = self.instance.start_over_with_sequences()
         for request_id in {id.request for id in kept_ids} - self._unfinished.keys():
             self.instance.scheduler.cancel(request_id)
@@ -309,9 +311,13 @@ class StepLoop:
             lost = [e for e in events if SequenceId(e.request_id, e.index) not in kept_ids]
             self._send(lost)
 
+    def _keep_counters(self, report: CacheReport) -> None:
+        # Its gauges begin anew, its counters go on.
+        self._earlier_counters = CacheReport().after(report)
+
     def _end_all_and_start_over(self, why: str) -> None:
         self._stalls += Stalls(ended=1)
-        self._earlier_counters = CacheReport().after(self.tally().cache)
+        self._keep_counters(self.tally().cache)
         self.end(why)
         self.instance.start_over()
 
@@ -365,7 +371,7 @@ class StepLoop:
         if self._crashes.are_too_many(now):
             return False
         waiting = guarded(self.instance.scheduler.queues.untouched_requests)  # did not run
-        self._earlier_counters = CacheReport().after(self.status.counted.cache)
+        self._keep_counters(self.status.counted.cache)
         self.instance.start_over()
         for open_request in list(self._unfinished.values()):
             if isinstance(waiting, Crash) or open_request.request.id not in waiting:

@@ -84,7 +84,8 @@ async def _serve(
         if tracer is not None:
             stack.push_async_callback(asyncio.to_thread, tracer.shutdown)
         fetcher, report = DiskFetcher(catalogue), cluster_reporter(cluster)
-        context = make_context(models, settings, tracer, fetcher, report, raise_descriptors())
+        descriptors = raise_descriptors()
+        context = make_context(models, settings, tracer, fetcher, report, descriptors)
         app = create_app(context)
         on_stopping = partial(_note_stopping, notifier, context.activity, stopping)
         grace, limits = settings.server.shutdown_grace_seconds, connection_limits(settings.server)
@@ -109,9 +110,11 @@ async def _serve(
 
 
 def _watch_memory(server: HttpServer, activity: Activity) -> list[asyncio.Task[None]]:
-    # Listeners to the server's activity give it no work.
-    freed = Freed(lambda: server.under_way <= activity.live.listeners)
-    return [asyncio.create_task(one.watch()) for one in (freed, activity.memory)]
+    def is_idle() -> bool:  # listeners to the server's activity give it no work
+        return server.under_way <= activity.live.listeners
+
+    freed = Freed(is_idle)  # gives memory back to the system
+    return [asyncio.create_task(each.watch()) for each in (freed, activity.memory)]
 
 
 def _note_stopping(notifier: Notifier, activity: Activity, stopping: threading.Event) -> None:

@@ -21,6 +21,7 @@ from omlx_server.settings.layers import check_text, read_config
 from omlx_server.settings.override_keys import TABLE, find_override, is_override
 from omlx_server.settings.sections import FIELDS
 from omlx_server.settings.types import own_place
+from omlx_server.settings.unknown_keys import check_key
 from omlx_server.settings.values import SECRETS, LayerValue, parse_text, plain, read_value
 from omlx_server.settings.whole_file import OTHERS, PRIVATE_DIRECTORY, PRIVATE_FILE, replacing
 
@@ -295,7 +296,7 @@ def _change(dotted: str, text: str, origin: str) -> _Change:
 def _key_path(dotted: str, models: Collection[str] | None = None) -> tuple[str, ...]:
     if is_override(dotted):
         return find_override(dotted, models).path
-    layers.check_key(dotted, "")
+    check_key(dotted, "")
     return tuple(dotted.split("."))
 
 

@@ -18,13 +18,13 @@ from omlx_server.settings.override_keys import TABLE, check_tables, keys_in
 from omlx_server.settings.overrides import adapter_from, path_from, with_paths_from
 from omlx_server.settings.sections import FIELDS, KEYS, SECTIONS, Settings
 from omlx_server.settings.types import own_place
+from omlx_server.settings.unknown_keys import SEE_ALL, check_key, unknown_key_error
 from omlx_server.settings.values import LayerValue, read_value
 
 USER_CONFIG = "~/.config/omlx_server/config.toml"
 TOKEN_VARIABLE = "OMLX_ADMIN_TOKEN"
 """Holds the admin token (admin_token.py). It is no setting, though its name looks like one of the
 section `admin`."""
-_ALIASES = "models.aliases."
 # What makes paths absolute that are relative to the directory of the config file.
 _PATHS = {
     TABLE: with_paths_from,
@@ -33,8 +33,6 @@ _PATHS = {
 }
 # tomllib's messages for a text that does not end.
 _ENDLESS_TEXT = ("Unterminated string", r"Illegal character '\n'", "Expected \"'")
-_ONE_LETTER_OFF = 0.92  # the similarity of two names when one lacks a letter
-SEE_ALL = "`omlx-server config show` lists every key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +131,12 @@ def _from_text(text: str, path: Path) -> dict[str, LayerValue]:
     entries = {}
     for section, table in parse_toml(text, path).items():
         if section not in SECTIONS:
-            raise _unknown_key(section, origin)
+            raise unknown_key_error(section, origin)
         if not isinstance(table, dict):
             raise ConfigError(f"{section}: expected a table [{section}] ({origin})")
         for key, value in table.items():
             if f"{section}.{key}" not in FIELDS:
-                raise _unknown_key(f"{section}.{key}", origin)
+                raise unknown_key_error(f"{section}.{key}", origin)
             entries[f"{section}.{key}"] = LayerValue(value, origin, is_text=False)
     for key, make_absolute in _PATHS.items():
         if entry := entries.get(key):
@@ -217,41 +215,6 @@ def _from_flags(texts: Mapping[str, str], origin: str) -> dict[str, LayerValue]:
     for dotted in texts:
         check_key(dotted, origin)
     return {key: LayerValue(text, origin, is_text=True) for key, text in texts.items()}
-
-
-def check_key(dotted: str, origin: str) -> None:
-    """Raise ConfigError, with the nearest key as hint, unless `dotted` is a key."""
-    if dotted not in FIELDS:
-        raise _unknown_key(dotted, origin)
-
-
-def _unknown_key(name: str, origin: str) -> ConfigError:
-    if name in SECTIONS:
-        hint = f"`omlx-server config get {name}` shows its keys"
-        return ConfigError(f"{name} is a section, not a key", hint=hint)
-    noun = "key" if "." in name else "section or key"
-    where = f" ({origin})" if origin else ""
-    near = nearest(name)
-    hint = f"did you mean {near}?" if near else SEE_ALL
-    if name.startswith(_ALIASES):
-        hint = "`omlx-server alias NAME TARGET` makes an alias, `omlx-server alias` shows all"
-    return ConfigError(f"unknown {noun} {name}{where}", hint=hint)
-
-
-def nearest(name: str) -> str | None:
-    """Return the key or section that was probably meant: one that is a letter off, else one of
-    the same name in another section, else a similar one, else one with a similar last part."""
-    if near := difflib.get_close_matches(name, KEYS, n=1, cutoff=_ONE_LETTER_OFF):
-        return near[0]
-    last = name.rpartition(".")[2]
-    same_key = [key for key in KEYS if key.endswith(f".{last}")]
-    if same_key:
-        return difflib.get_close_matches(name, same_key, n=1, cutoff=0)[0]
-    if similar := difflib.get_close_matches(name, (*SECTIONS, *KEYS), n=1):
-        return similar[0]
-    by_last = {key.rpartition(".")[2]: key for key in KEYS}
-    similar_last = difflib.get_close_matches(last, by_last, n=1)
-    return by_last[similar_last[0]] if similar_last else None
 
 
 _KEYS = ("server.host", "server.port", "logging.file", "server.uds")  # in Salvaged's order

@@ -80,7 +80,7 @@ def on_account(account: MemoryAccount, loading: Work[W], nbytes: int) -> Work[En
     with ExitStack() as undo:
         share = account.share(nbytes)
         undo.callback(share.leave)
-        yield from account.waiting_for_jobs()
+        yield from account.wait_for_jobs()
         model = yield from loading
         share.set_weights(model.weight_bytes)
         undo.pop_all()

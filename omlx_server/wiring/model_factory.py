@@ -138,7 +138,7 @@ class InstanceFactory:
         with ExitStack() as undo:
             share = self.account.share(nbytes)
             undo.callback(share.leave)
-            yield from self.account.waiting_for_jobs()
+            yield from self.account.wait_for_jobs()
             if self.cluster is not None and self._is_parted(self.cluster, located):
                 if drafter is not None:
                     _log.warning("what several machines compute has no draft model")

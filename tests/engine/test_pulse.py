@@ -9,7 +9,8 @@ import mlx.core as mx
 import pytest
 
 from omlx_server.compute.hardware import device
-from omlx_server.engine.client.engine_client import AsyncEngine, Pulse
+from omlx_server.engine.client.engine_client import AsyncEngine
+from omlx_server.engine.pulse import Pulse
 
 
 class Cpu:

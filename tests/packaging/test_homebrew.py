@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from omlx_server import __version__
 from omlx_server.cli.app import app
-from omlx_server.settings.layers import check_key
+from omlx_server.settings.unknown_keys import check_key
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "packaging" / "homebrew"

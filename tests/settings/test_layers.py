@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.settings import KEYS, Settings, layers, load, warnings
-from omlx_server.settings.layers import nearest
+from omlx_server.settings import KEYS, Settings, load, warnings
+from omlx_server.settings.unknown_keys import SEE_ALL, nearest
 from tests.settings.reading import refusal, value_of, write
 
 SAMPLES = {
@@ -172,7 +172,7 @@ def test_the_nearest_key_is_named(wrong: str, right: str | None) -> None:
     assert nearest(wrong) == right
     error = refusal(overrides={wrong: "1"})
     assert wrong in error.message
-    assert error.hint == (f"did you mean {right}?" if right else layers.SEE_ALL)
+    assert error.hint == (f"did you mean {right}?" if right else SEE_ALL)
 
 
 @pytest.mark.parametrize("key", KEYS)

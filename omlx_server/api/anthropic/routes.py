@@ -65,7 +65,7 @@ async def _chat_turn(request: Request, body: CountRequest) -> ChatTurn:
     context = context_of(request)
     model = await context.models.find(body.model, adapter=body.adapter, preset=body.preset)
     chat = await context.threads.run(
-        prompt.chat_request, body, model.template, beside=image_chars(body)
+        prompt.chat_request, body, model.template, other_bytes=image_chars(body)
     )
     return ChatTurn(chat, model, request, f"msg_{uuid.uuid4().hex}")
 

@@ -36,8 +36,10 @@ async def encode_chat(
     chat: ChatRequest, model: ServedModel, images: ChatImages | None, context: ApiContext
 ) -> ChatPrompt:
     """Return the prompt of a chat. Raises as `prompt.encode`."""
-    size, beside = prompt.text_chars(chat), images.nbytes if images else 0
-    return await context.threads.run(prompt.encode, chat, model, images, size=size, beside=beside)
+    size, other_bytes = prompt.text_chars(chat), images.nbytes if images else 0
+    return await context.threads.run(
+        prompt.encode, chat, model, images, size=size, other_bytes=other_bytes
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -108,6 +108,7 @@ def _allow_null(body: Schema) -> None:
     fields = body.get("properties", {})
     for name in fields.keys() - set(body.get("required", ())):
         options = fields[name].get("anyOf", [fields[name]])
+        # An empty schema allows anything.
         if fields[name] and _NULL not in options:
             fields[name] = {"anyOf": [*options, _NULL]}
 
@@ -259,13 +260,15 @@ def _statuses(operation: Operation, method: str, path: str) -> list[int]:
 
 def _shared_error(status: int, path: str) -> tuple[str, Any]:
     """Return the name of the shared response for `status`, and its body's type."""
-    if status not in _STATUSES_BEFORE_ROUTES and ollama.applies_to(path):
-        # A 400 for something other than HTTP precedes the path.
-        return f"OllamaError{status}", Error | OllamaError if status == 400 else OllamaError
-    if not anthropic.applies_to(path) or status in _STATUSES_BEFORE_ROUTES:
+    if status in _STATUSES_BEFORE_ROUTES:
         return f"Error{status}", Error
-    kind = Error | AnthropicError if status == 400 else AnthropicError
-    return f"AnthropicError{status}", kind
+    # What is no HTTP gets a 400 before its path is known, in OpenAI's envelope.
+    if ollama.applies_to(path):
+        return f"OllamaError{status}", Error | OllamaError if status == 400 else OllamaError
+    if anthropic.applies_to(path):
+        kind = Error | AnthropicError if status == 400 else AnthropicError
+        return f"AnthropicError{status}", kind
+    return f"Error{status}", Error
 
 
 def _error_response(status: int, content: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class Traffic(Collector):
 
     connections: Connections = field(default_factory=Connections)
     bodies: Bodies = field(default_factory=Bodies)
-    imports: Bodies = field(default_factory=lambda: Bodies(0))
+    imports: Bodies = field(default_factory=lambda: Bodies(0))  # no bytes to share: one at a time
 
     @property
     def body_bytes(self) -> int:

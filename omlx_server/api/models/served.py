@@ -100,6 +100,7 @@ class ServedModels:
         model, adapter = await self._split_adapter_fresh(untagged)
         if name in self.catalogue.aliases or self._listings_with_name(name):
             return name
+        # The model may have an adapter `latest`.
         listings = self._candidates(model) if model and adapter is None else ()
         if listings and _LATEST in await self.adapter_names(listings[0]):
             return name
@@ -116,7 +117,8 @@ class ServedModels:
     async def _split_adapter_fresh(self, name: str | None) -> tuple[str | None, str | None]:
         """Split as `split_adapter`, after a look at the disk unless all names are known."""
         model, adapter = self.split_adapter(name)
-        if adapter is None and (name is None or self._candidates(name)):
+        is_known_model = adapter is None and (name is None or self._candidates(name))
+        if is_known_model:
             return model, adapter
         listings = self._candidates(model) if model is not None else ()
         if not listings or adapter not in await self.adapter_names(listings[0]):

@@ -101,7 +101,7 @@ def _sampling_fields(options: schema.Options) -> Fields:
 
 
 def _response_format(form: schema.Format | None) -> Fields | None:
-    if not form and not isinstance(form, dict):
+    if form is None or form == "":  # an empty schema is one
         return None
     if isinstance(form, str):
         return {"type": "json_object"}

@@ -69,7 +69,7 @@ async def chat(request: Request) -> Response:
     job = await _load_model(request, body)
     image_chars = sum(len(data) for turn in body.messages for data in turn.images or ())
     run = context_of(request).threads.run
-    chat_request = await run(prompt.chat_request, body, job.model, beside=image_chars)
+    chat_request = await run(prompt.chat_request, body, job.model, other_bytes=image_chars)
     return await _answer_chat(job, chat_request, shapes.message_body)
 
 
@@ -85,7 +85,9 @@ async def generate(request: Request) -> Response:
         return await _send_answer(job, choices, shapes.response_body)
     image_chars = sum(map(len, body.images or ()))
     run = context_of(request).threads.run
-    chat_request = await run(prompt.chat_request_of_prompt, body, job.model, beside=image_chars)
+    chat_request = await run(
+        prompt.chat_request_of_prompt, body, job.model, other_bytes=image_chars
+    )
     return await _answer_chat(job, chat_request, shapes.response_body)
 
 

@@ -87,11 +87,12 @@ class _TextLogprobs:
 
     def _offset_of(self, piece: bytes) -> int:
         """Return how many characters of the text stand before a token."""
-        # Earlier bytes that turn out not to be UTF-8 count as one character.
+        # `added` may begin with the end of an earlier token's character, or with one character for
+        # earlier bytes that turn out not to be UTF-8: the token's own come after it.
         added = self._decoder.decode(piece)
-        characters = min(len(added), len(piece.decode(errors="ignore")))
+        own_characters = min(len(added), len(piece.decode(errors="ignore"))) or len(added)
         self._offset += len(added)
-        return self._offset - (characters or len(added))
+        return self._offset - own_characters
 
 
 class _CompletionAnswer:
@@ -232,6 +233,7 @@ async def merge_streams(
     streams: Sequence[AsyncIterator[Item]], at_once: int
 ) -> AsyncGenerator[Item, None]:
     """Yield the items of all streams, `at_once` of which run. The first error ends them all."""
+    # Unbounded, so that the closing None never waits; `queue_slots` bounds the items.
     items: asyncio.Queue[Item | None] = asyncio.Queue()
     run_slots, queue_slots = asyncio.Semaphore(at_once), asyncio.Semaphore(_MOST_QUEUED)
 

@@ -223,9 +223,10 @@ class ResponseEvents:
     def end(self, counts: TokenCounts, now: int) -> list[AnyResponseEvent]:
         """Return the last events; `now` is in seconds since 1970."""
         is_cut_off = self._finish == "length"
-        is_cut_in_reasoning = is_cut_off and bool(self._closed_items or self._open_item)
+        has_only_reasoning = bool(self._closed_items or self._open_item)
         events: list[AnyResponseEvent] = []
-        if not self._has_message_or_call and not is_cut_in_reasoning:
+        # An answer has a message, unless it was cut off while reasoning.
+        if not self._has_message_or_call and not (is_cut_off and has_only_reasoning):
             events += self._open_message(self._blank_text, self._blank_tokens)
         events += self._close_open_item("incomplete" if is_cut_off else "completed")
         self.response = {

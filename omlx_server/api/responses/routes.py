@@ -101,10 +101,10 @@ async def count_input_tokens(request: Request) -> Response:
     body, model = await _read_body_and_model(request, InputTokensRequest)
     id = new_response_id()
     items = await per_key_store_of(request).read_conversation(body, ItemIds(id))
-    with renamed_params():
+    with renamed_params():  # errors name this API's fields
         name = body.model or model.names[0]
         chat = await context_of(request).threads.run(
-            prompt_request, body, name, items, beside=image_chars(items)
+            prompt_request, body, name, items, other_bytes=image_chars(items)
         )
         count = await ChatTurn(chat, model, request, id).count_tokens()
     return JsonResponse(answers.InputTokens(object="response.input_tokens", input_tokens=count))
@@ -195,8 +195,10 @@ class ResponseAnswer:
         self._items = await self._responses.read_conversation(self._body, self._ids)
         run = context_of(self._request).threads.run
         with renamed_params():
-            beside = image_chars(self._items)
-            chat = await run(chat_request, self._body, self._items, self._names, beside=beside)
+            other_bytes = image_chars(self._items)
+            chat = await run(
+                chat_request, self._body, self._items, self._names, other_bytes=other_bytes
+            )
             return await ChatTurn(chat, self._model, self._request, self._id).start()
 
     async def whole(self, choices: Choices) -> answers.Response:
@@ -242,7 +244,7 @@ async def compact_conversation(
     items = await store.read_conversation(body, ids)
     with renamed_params():
         chat = await context_of(request).threads.run(
-            compaction_request, body, items, model, beside=image_chars(items)
+            compaction_request, body, items, model, other_bytes=image_chars(items)
         )
         choices = await ChatTurn(chat, model, request, id).start()
         async with choices.generation:

@@ -8,10 +8,10 @@ from typing import Any
 from omlx_server import settings
 from omlx_server.cli.shell.options import check_model_overrides, load_settings
 from omlx_server.cli.shell.output import say, show_json, show_result
-from omlx_server.settings.layers import check_key
 from omlx_server.settings.override_keys import find_override, is_override
 from omlx_server.settings.sections import SECTIONS
 from omlx_server.settings.types import format_size
+from omlx_server.settings.unknown_keys import check_key
 from omlx_server.settings.values import is_size, plain, value_of
 from omlx_server.store.mediums.remote import scheme_of
 

@@ -66,7 +66,7 @@ def prepare(loaded: Loaded, model: str, progress: ProgressListener) -> None:
 def _check_adapter(settings: Settings, model: str) -> None:
     """Check the default adapter: a path always, a name if the model is here already."""
     located = None
-    with suppress(ModelUnavailable):  # a damaged model of the catalogue is made anew
+    with suppress(ModelUnavailable):  # not here, or damaged: it is fetched later
         located = locate.find_here(model, settings.models)
     names = located.names if located else (model,)
     adapter = settings.default_adapter_of(names, served=True)
@@ -75,7 +75,7 @@ def _check_adapter(settings: Settings, model: str) -> None:
         if not path.is_dir():
             raise UsageError(f"there is no directory {path} of an adapter", hint=_ADAPTER_HINT)
     shared = settings.adapters.directory
-    model_directory = located.path if located else Path()
+    model_directory = located.path if located else Path()  # without one, only paths are checked
     places = AdapterPlaces(model_directory, names, Path(shared) if shared else None, adapter)
     name = places.default_name
     if name and (located or is_path(adapter)):
@@ -109,7 +109,7 @@ def run(
         except UsageError as error:
             if not degraded:
                 raise
-            problem = error
+            problem = error  # served behind the `except`, which would keep its traceback
         return _serve_degraded(problem, config, overrides)
 
 

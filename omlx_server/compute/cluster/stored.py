@@ -20,6 +20,7 @@ _LENGTH_BYTES = 8
 _BATCH_BYTES = 16 << 20
 # Shorter gaps between pieces are read too.
 _MOST_GAP_BYTES = 256 << 10
+# numpy has no bfloat16: bytes are filled in through integers of the same size.
 _UNSIGNED_BY_SIZE = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32, 8: mx.uint64}
 
 
@@ -87,8 +88,9 @@ def _read_jobs(
     row_bytes = array.nbytes // rows
     index_bytes = row_bytes // array.shape[kept.axis]
     runs = [(start * index_bytes, stop * index_bytes) for start, stop in kept.ranges]
-    gap_bytes = (row_bytes - target.shape[1]) // len(runs)
-    if rows > 1 and gap_bytes < _MOST_GAP_BYTES:
+    mean_gap_bytes = (row_bytes - target.shape[1]) // len(runs)
+    # Small gaps: whole rows are read, several at a time, and the kept columns copied.
+    if rows > 1 and mean_gap_bytes < _MOST_GAP_BYTES:
         batch_rows = max(1, _BATCH_BYTES // row_bytes)
         for first in range(0, rows, batch_rows):
             offset, batch = array.offset + first * row_bytes, target[first : first + batch_rows]

@@ -140,7 +140,7 @@ class ModelDrafter:
         drafting_rows = without_logprobs(rows)
         drafted = [sample(self._first_logits(newest, caches), drafting_rows).tokens]
         self._has_newest = True
-        undo_per_cache = cache_ops.prepare_undo_of_several(caches) if depth > 1 else []
+        undo_per_cache = cache_ops.prepare_undo_of_forwards(caches) if depth > 1 else []
         for row in drafting_rows:
             row.constraint = None  # a grammar's mask is known for the first token only
         for _ in range(depth - 1):

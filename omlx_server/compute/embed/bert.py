@@ -17,6 +17,8 @@ from omlx_server.core.memory.encoder import EncoderShape
 from omlx_server.core.model_files.kind import first_position
 from omlx_server.errors import ModelUnavailable
 
+# erfc(z) is about 1 / (1 + a1 z + ... + a6 z^6)^16 (Abramowitz and Stegun, 7.1.28). Here z is
+# x / sqrt(2), and Phi(-x) half of it.
 _ERF = (0.0705230784, 0.0422820123, 0.0092705272, 0.0001520143, 0.0002765672, 0.0000430638)
 _COEFFICIENTS = tuple(erf / 2 ** (i / 2) for i, erf in enumerate(_ERF, start=1))
 
@@ -205,6 +207,7 @@ class BertEncoder(TypedModule):
         self._config = config
 
     def shallow(self, layers: int) -> "BertEncoder":
+        """Return this model with its first layers only, for probes."""
         model = copy(self)
         model.encoder = copy(self.encoder)
         model.encoder.layer = self.encoder.layer[:layers]

@@ -55,6 +55,7 @@ def view_of(directory: Path) -> Iterator[Path]:
     """Yield a directory with the right files only for mlx-lm, which reads every
     model*.safetensors. It is `directory` itself, or has links to its files."""
     left_out = set(directory.glob("model*.safetensors")) - set(weight_files(directory))
+    # mlx-lm fails on a generation_config.json that is no JSON object.
     if not _is_missing_or_object(directory / _GENERATION):
         left_out.add(directory / _GENERATION)
     if not left_out:

@@ -12,7 +12,7 @@ from omlx_server.core.blocks.keys import BlockKey, checkpoint_key, root_key
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A pinned prefix: `keys` of its blocks, then checkpoints. `tenant`: `root` without adapter."""
+    """A pinned prefix: `keys` of its blocks, then checkpoints."""
 
     id: str
     namespace: str
@@ -22,7 +22,7 @@ class Pin:
     keys: tuple[BlockKey, ...]
     block_tokens: int = 64
     model: str = ""
-    tenant: BlockKey | None = None
+    tenant: BlockKey | None = None  # the root without an adapter, where there is one
 
     def is_of(self, salt: bytes) -> bool:
         return (self.tenant or self.root) == root_key(self.namespace, salt)
@@ -118,7 +118,8 @@ class PinnedBlocks:
         block = entry if isinstance(entry, Block) else entry.block
         above = block.parent
         assert above is not None
-        return above.parent is None or above.key in self._held
+        is_root = above.parent is None
+        return is_root or above.key in self._held
 
     def let_go(self, key: BlockKey) -> None:
         if key in self._held and key not in self._pins:
@@ -128,8 +129,8 @@ class PinnedBlocks:
         return [self._held[key] for key in pin.keys if key in self._held]
 
     def clear(self, root: BlockKey | None = None) -> None:
-        pins = [pin for pin in self._pins.all() if pin.root == root]
-        keys = {key for pin in pins for key in pin.keys}
+        """Release what the pins under `root` hold, or all."""
+        keys = {key for pin in self._pins.all() if pin.root == root for key in pin.keys}
         for key in list(self._held):
             if root is None or key in keys:
                 self._release(key)
@@ -148,6 +149,7 @@ def checkpoints_to_pin(
     """Return the keys of a prompt's deepest checkpoint and the one at its end."""
     keys = []
     for end in sorted({len(tokens), max(match.checkpoints(), default=len(tokens))}):
+        # A checkpoint hangs on the last full block before it; its key covers the tokens after that.
         start = (end - 1) // size * size
         parent = blocks[start // size - 1] if start else root
         keys.append(checkpoint_key(parent, tokens[start:end]))

@@ -59,9 +59,9 @@ class RecallPrompt:
     root: BlockKey
     tokens: tuple[int, ...]
     keys: Sequence[BlockKey]
-    full: int  # in full blocks
-    known: int  # with part of one more
-    cached: int  # that can be restored
+    full: int  # tokens in memory in full blocks
+    known: int  # the same, and the shared part of one more block
+    cached: int  # tokens up to the last point that can be restored from memory
 
     @classmethod
     def of(cls, handle: PrefixHandle, prefix: PrefixMatch) -> "RecallPrompt":
@@ -90,15 +90,16 @@ def recall(
     room: int,
 ) -> Recall:
     """Choose at most `room` bytes of records, none if computing is faster."""
-    most, records = _records_within(prompt, cold, layout, namespace, sys.maxsize)
-    stop = most
+    longest, records = _records_within(prompt, cold, layout, namespace, sys.maxsize)
+    reached = longest
     if _total_bytes(cold, records) > room:
-        stop, records = _records_within(prompt, cold, layout, namespace, room)
-    lacks_room = stop < most and most - prompt.cached >= _SHORTEST_READ
+        reached, records = _records_within(prompt, cold, layout, namespace, room)
+    lacks_room = reached < longest and longest - prompt.cached >= _SHORTEST_READ
     why = Miss.NO_ROOM if lacks_room else None
-    gained_tokens = stop - prompt.cached
+    gained_tokens = reached - prompt.cached
     if not records or rates.reading_pays(gained_tokens, _total_bytes(cold, records)):
         return Recall(records, why)
+    # Computing these tokens is faster than reading them.
     return Recall([], Miss.SLOW if gained_tokens >= _SHORTEST_READ else why)
 
 
@@ -123,7 +124,8 @@ def candidates(
     namespace: str,
     checkpoints_at: Iterable[int],
 ) -> list[Record]:
-    """Return what an unlisted store may have of a prompt."""
+    """Return what a store that can't list its keys is asked for: blocks beyond memory, and the
+    block and checkpoint that end at each of `checkpoints_at`."""
     size, total = layout.block_size, len(prompt.tokens)
     if total - prompt.cached < _SHORTEST_READ:
         return []
@@ -153,7 +155,7 @@ def _blocks_within(
         parent = prompt.parent_of(at, size)
         records.append(Record(namespace, parent, at, prompt.tokens[at : at + size]))
         at += size
-    tail = _longest_short_block(prompt, cold, at, prompt.parent_of(at, size))
+    tail = _best_partial_block(prompt, cold, at, prompt.parent_of(at, size))
     if tail is not None and _total_bytes(cold, [tail]) <= room:
         records.append(tail)
     return records
@@ -164,9 +166,10 @@ def reach(prompt: RecallPrompt, record: Record) -> int:
     return record.start + shared(record.tokens, prompt.tokens[record.start : record.stop])
 
 
-def _longest_short_block(
+def _best_partial_block(
     prompt: RecallPrompt, cold: ColdIndex, at: int, parent: BlockKey
 ) -> Record | None:
+    # The child that shares the most tokens with the prompt, if more than memory has.
     best, longest = None, max(prompt.known - at, 0)
     for record in cold.children(parent):
         length = reach(prompt, record) - at
@@ -178,6 +181,7 @@ def _longest_short_block(
 def _deepest_checkpoint(
     prompt: RecallPrompt, cold: ColdIndex, size: int, deepest: int, blocks: list[Record], room: int
 ) -> Record | None:
+    # From the deepest block down to the first that holds a token beyond memory.
     for start in range((deepest - 1) // size * size, -1, -size):
         checkpoints = [
             record

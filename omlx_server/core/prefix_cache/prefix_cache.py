@@ -118,20 +118,21 @@ class PrefixCache:
         next_block = bisect_left(handle.keys, True, key=lambda key: key not in self.index)
         return next_block < len(handle.keys) and handle.keys[next_block] in self._claims
 
-    def hold(self, handle: PrefixHandle) -> int:
+    def lease_cached(self, handle: PrefixHandle) -> int:
         """Lease what is in memory for a waiting prompt. Returns its tokens."""
         prefix = self._match(handle)
         self._lease(handle, prefix)
         return prefix.cached
 
     def read_on(self, handle: PrefixHandle, others: Sequence[PrefixHandle]) -> bool:
-        """Read more for a prompt that could begin, even for `others`' room. Returns if it waits."""
+        """Read more for a prompt that could begin. Blocks of `others`, which wait, go for it if
+        room is short. Returns whether it waits for a read."""
         ahead = self.read_ahead
         if not ahead.may_read_more(handle):
             return False
         recalled = ahead.choose(handle, self._match(handle))
         if recalled.why is Miss.NO_ROOM:
-            if ahead.waits.reading:
+            if ahead.waits.reading:  # what is read now may free room, or need it
                 return True
             for other in others:
                 self.let_go(other)
@@ -152,7 +153,9 @@ class PrefixCache:
         stats = self.stats
         stats.queried_tokens += len(handle.tokens)
         stats.hit_tokens += prefix.cached
-        stats.cold_hit_tokens += max(0, min(prefix.cached, handle.promoted) - handle.known)
+        # `known`: in memory when it came; `promoted`: how far reads of the cold tier brought it.
+        cold_tokens = min(prefix.cached, handle.promoted) - handle.known
+        stats.cold_hit_tokens += max(0, cold_tokens)
         miss = self._misses.reason(handle, prefix)
         self._misses.note(handle)
         stats.misses[miss] += 1
@@ -227,17 +230,18 @@ class PrefixCache:
             return None
         id = self._insert(record, size)
         self._hold_if_pinned(id)
+        # It came before its parent: these prompts ask for it again.
         early = [handle for handle in waiting if id is None and comes_early(record, handle)]
         waits.read_again(record, early)
         # A listed tier knows sizes beforehand, so reads fit the room already.
-        nbytes = 0 if tier is None or tier.listed else size.nbytes
+        unplanned_bytes = 0 if tier is None or tier.listed else size.nbytes
         # Without an id it may have been computed meanwhile.
         entry = self.index.entry(id) if id is not None else self.index.block(record.key)
         for handle in waiting:
             if handle not in early:
                 if entry is not None:
                     self.index.lease(entry)
-                waits.note_arrival(handle, record, entry, nbytes)
+                waits.note_arrival(handle, record, entry, unplanned_bytes)
         self.eviction.shrink()
         return id
 

@@ -121,7 +121,7 @@ class PrefillPlanner:
             refused.note_needs(prefill)
             return False
         # Blocks have come or gone since it was queued.
-        prefill.expected = self._cache.hold(prefill.handle)
+        prefill.expected = self._cache.lease_cached(prefill.handle)
         return True
 
     def _is_in_the_way(self, prefill: PrefillState, first: PrefillState, now: float) -> bool:
@@ -141,7 +141,7 @@ class PrefillPlanner:
             return False
         must_wait = self._cache.must_wait(prefill.handle)
         if prefill.waited and not must_wait:
-            prefill.expected = self._cache.hold(prefill.handle)
+            prefill.expected = self._cache.lease_cached(prefill.handle)
         prefill.waited = must_wait
         return must_wait
 

@@ -48,6 +48,7 @@ class Watchdog:
         self._moved_since_restart = True
 
     def note_progress(self) -> None:
+        """Note that a request moved."""
         self._last_look, self._moved_since_restart = None, True
 
     def note_pause(self) -> None:
@@ -55,9 +56,11 @@ class Watchdog:
         self._last_look = None
 
     def note_rest(self) -> None:
+        """Note that nothing waits."""
         self._last_look, self._moved_since_restart, self._restarts = None, True, 0
 
     def note_answer(self) -> None:
+        """Note that a client got a token or an end."""
         self._restarts = 0
 
     def look(self, now: float, excuse: Callable[[], Excuse]) -> StallVerdict:
@@ -77,7 +80,7 @@ class Watchdog:
             return StallVerdict.WAIT
         # A restart after which nothing moved won't help another time.
         may_help = self._moved_since_restart and self._restarts < _MOST_RESTARTS
-        restarts = self._restarts == 0 or may_help
-        self._restarts = self._restarts + 1 if restarts else 0
+        starts_over = self._restarts == 0 or may_help
+        self._restarts = self._restarts + 1 if starts_over else 0
         self._last_look, self._moved_since_restart = None, False
-        return StallVerdict.START_OVER if restarts else StallVerdict.GIVE_UP
+        return StallVerdict.START_OVER if starts_over else StallVerdict.GIVE_UP

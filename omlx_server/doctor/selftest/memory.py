@@ -57,7 +57,7 @@ class Line:
         return f"{doing} of {of}"
 
 
-def planned(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
+def check_memory(subject: Subject, plan: SelftestPlan, beat: Beat) -> Check:
     watch = subject.instance.watch
     assert watch is not None, "the factory watches every model"
     forwards = _forwards(subject, plan)
@@ -81,10 +81,10 @@ def _forwards(subject: Subject, plan: SelftestPlan) -> list[PrefillShape | Decod
     rows = min(plan.rows, subject.most_rows)
     contexts = sorted({subject.tokens(context) for context in plan.contexts})
     prefills = [PrefillShape(1, chunk, context) for context in contexts]
-    full = sorted({max(GROWTH, context // GROWTH * GROWTH) for context in contexts})
-    # One token beyond, the buffers of a probe would grow.
-    steady = [Decode(rows, context - GROWTH // 2) for context in full]
-    return [*prefills, *steady, *(Decode(rows, context, grows=True) for context in full)]
+    # At a multiple of GROWTH a cache's buffers are full: the next token makes them grow.
+    full_buffers = sorted({max(GROWTH, context // GROWTH * GROWTH) for context in contexts})
+    steady = [Decode(rows, context - GROWTH // 2) for context in full_buffers]
+    return [*prefills, *steady, *(Decode(rows, context, grows=True) for context in full_buffers)]
 
 
 def _measured(

@@ -39,7 +39,7 @@ def checks(subject: Subject, plan: SelftestPlan, progress: Progress) -> Iterator
         ("hit: memory", prefixes.memory),
         ("hit: files", prefixes.files),
         ("batch", lambda beat: batched(subject, plan, beat)),
-        ("memory", lambda beat: memory.planned(subject, plan, beat)),
+        ("memory", lambda beat: memory.check_memory(subject, plan, beat)),
         ("chunks", lambda beat: speed.chunks(subject, plan, beat)),
         ("1 stream", lambda beat: speed.decoding(subject, plan, 1, beat)),
         ("8 streams", lambda beat: speed.decoding(subject, plan, 8, beat)),

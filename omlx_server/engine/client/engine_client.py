@@ -1,7 +1,6 @@
 """The client of the mlx thread. It never touches an array."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -11,7 +10,7 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar, cast
 
-from omlx_server.compute.hardware import device, heap
+from omlx_server.compute.hardware import heap
 from omlx_server.core.clients import CLIENT, may_wait
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.memory.ledger import MemoryReport
@@ -32,53 +31,13 @@ from omlx_server.engine.messages import (
     UnloadModel,
     Wake,
 )
+from omlx_server.engine.pulse import Pulse
 from omlx_server.engine.thread import Engine
 from omlx_server.errors import QueueFull, Unavailable
 
-_PATIENCE_SECONDS = 30.0
-_GPU_PATIENCE_SECONDS = 120.0
-# A longer step counts as stuck, whatever CPU time it uses.
-_LONGEST_SECONDS = 600.0
-# Least share of one core that a working step uses, even on a busy machine.
-_AT_WORK = 0.1
 A = TypeVar("A")
 
 _MAX_JOBS = 128
-
-
-class Pulse:
-    """Measures `cpu_seconds` of all other threads every `apart` seconds while there is no beat."""
-
-    patience: float | None = None
-    apart = 5.0
-
-    def __init__(self, cpu_seconds: Callable[[], float] | None = None) -> None:
-        self._cpu_seconds = cpu_seconds or _cpu_seconds_of_others
-        self._works = True
-        self._measured_at, self._measured_seconds = -float("inf"), 0.0
-
-    def alive(self, beat: float, now: float) -> bool:
-        """Return whether the thread works. Both times are time.monotonic()."""
-        silent_seconds, since_measured = now - beat, now - max(beat, self._measured_at)
-        if silent_seconds < self._patience_now:
-            self._note(now, works=True)
-        elif since_measured >= self.apart:
-            used_seconds = self._cpu_seconds() - self._measured_seconds
-            self._note(now, works=used_seconds >= _AT_WORK * since_measured)
-        return self._works and silent_seconds < _LONGEST_SECONDS
-
-    @property
-    def _patience_now(self) -> float:
-        if self.patience is not None:
-            return self.patience
-        return _PATIENCE_SECONDS if device.is_cpu() else _GPU_PATIENCE_SECONDS
-
-    def _note(self, now: float, *, works: bool) -> None:
-        self._works, self._measured_at, self._measured_seconds = works, now, self._cpu_seconds()
-
-
-def _cpu_seconds_of_others() -> float:
-    return time.process_time() - time.thread_time()
 
 
 class AsyncEngine:
@@ -189,7 +148,7 @@ class AsyncEngine:
         try:
             return await self._send_and_wait(partial(StartJob, id, make_work, client))
         finally:
-            jobs -= Counter([client])
+            jobs -= Counter([client])  # in place; drops zeros
 
     def route_events(self, id: RequestId, mailbox: asyncio.Queue[Outbound], choices: int) -> None:
         self._mailboxes[id] = mailbox, choices

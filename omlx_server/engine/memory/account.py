@@ -19,6 +19,8 @@ from omlx_server.core.work import Work
 from omlx_server.engine.memory.image_features import KeptFeatures
 from omlx_server.engine.messages import Counted
 
+# All hot tiers together keep this part of what the weights leave.
+_FLOOR_PART = 20
 BudgetOf = Callable[[int], HotBudget]
 
 
@@ -90,6 +92,7 @@ class MemoryAccount:
         return Ledger(self.limit, self.weights, live=self.set_aside, pending=self.unwritten())
 
     def largest_job(self) -> int:
+        """Return the bytes for a job beside all models that are loaded."""
         return self.limit - self.weights - self.queue - self._least_hot_bytes
 
     def largest_job_alone(self, share: "MemoryShare") -> int:
@@ -112,8 +115,8 @@ class MemoryAccount:
         held_bytes = self.weights + running_bytes + self.set_aside + hot_bytes
         return self.limit - held_bytes - max(self.queue, pending_bytes) - step_bytes
 
-    def waiting_for_jobs(self) -> Work[None]:
-        """Wait while jobs hold more than there is room for, since a model's weights have come."""
+    def wait_for_jobs(self) -> Work[None]:
+        """Wait until jobs and the weights of a new model fit together."""
         yield
         while self.set_aside and self.free() < 0:
             yield
@@ -124,13 +127,16 @@ class MemoryAccount:
         return self._hot_floor_beside(self.weights)
 
     def _hot_floor_beside(self, weights: int) -> int:
-        return max(0, self.limit - weights) // 20
+        return max(0, self.limit - weights) // _FLOOR_PART
 
     @property
     def _least_hot_bytes(self) -> int:
         """Bytes that no hot tier gives up: what is pinned, and at least its part of the floor."""
         pinned = [share.pinned for share in self.shares if share.holder]
-        return sum(max(nbytes, self.floor // len(pinned)) for nbytes in pinned) or self.floor
+        if not pinned:
+            return self.floor
+        floor = self.floor // len(pinned)
+        return sum(max(nbytes, floor) for nbytes in pinned)
 
     @property
     def is_busy(self) -> bool:
@@ -169,6 +175,7 @@ class MemoryAccount:
     def trim(self) -> None:
         """Evict until all hot tiers together are within their budget."""
         shares = self._shares_idle_first()
+        # Each budget is of all models together; the smallest counts.
         budget = min((share.budget.nbytes for share in shares), default=0)
         excess_bytes = sum(share.own_hot for share in shares) - budget
         for share in shares:
@@ -242,7 +249,7 @@ class MemoryShare:
         if self.holder is None or count <= 0:
             return 0
         cache, before = self.holder.cache, self.own_buffers
-        cache.budget = replace(self.budget, buffers=max(0, before - count))  # evicts
+        cache.budget = replace(self.budget, buffers=max(0, before - count))  # this evicts
         cache.budget = self.budget
         self.holder.drop_evicted()
         return before - self.own_buffers
@@ -273,6 +280,8 @@ class MemoryShare:
         return self.live > 0 or any(share.is_loading for share in self.account.shares)
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
+        """Evict from others, longest unused first: from idle models if `at_rest`, else from busy
+        ones. Return the bytes evicted."""
         evicted = 0
         for share in sorted(self._other_holders(), key=lambda s: s.used):
             if share.is_busy != at_rest:

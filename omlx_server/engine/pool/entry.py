@@ -54,9 +54,11 @@ class ResidencyPlan:
 
 def plan_unloads(residents: Sequence[Resident], nbytes: int, rules: Rules) -> ResidencyPlan:
     """Return which models leave for `nbytes` of weights: the longest unused first."""
+    # If pinned models leave no room even at rest, it never fits.
     stay = [r for r in residents if r.pinned]
     if not _fits([replace(r, live=0) for r in stay], nbytes, rules):
         return ResidencyPlan(never=_why_it_never_fits(stay, nbytes, rules))
+    # Models in use go last.
     movable = sorted((r for r in residents if not r.pinned), key=lambda r: (r.users > 0, r.used))
     leaving = list[Resident]()
     while movable and not _fits([*stay, *movable], nbytes, rules):
@@ -77,7 +79,7 @@ def expired(residents: Sequence[Resident], now: float) -> list[str]:
 
 
 def _fits(residents: Sequence[Resident], nbytes: int, rules: Rules) -> bool:
-    if rules.max_loaded and len(residents) >= rules.max_loaded:
+    if rules.max_loaded and len(residents) + 1 > rules.max_loaded:
         return False
     if not rules.limit:
         return True
@@ -141,15 +143,15 @@ class PoolEntry(Generic[M]):
         self.wanted = wanted
         self.pinned: bool | None = None  # by ModelPool.pin; None: as `wanted` says
         self.phase = Phase.ABSENT
-        self.has_failed = False  # after it was loaded
+        self.has_failed = False  # it was loaded, and crashed
         self.problem = ""
         self.model: M | None = None
         self.users = 0
-        self.loads = 0
-        self.used = time.monotonic()  # last
+        self.loads = 0  # how often it was loaded
+        self.used = time.monotonic()  # at the end of its last use
         self.keep_seconds: float | None = None
         self.waiters: list[asyncio.Future[Lease[M]]] = []
-        self.has_told_to_retry = False  # some client, which will come back
+        self.has_told_to_retry = False  # a client was told to come back
         self.load_task: asyncio.Task[None] | None = None
         self.unload_task: asyncio.Task[None] | None = None
         self._released = released
@@ -167,7 +169,8 @@ class PoolEntry(Generic[M]):
         """Seconds that it stays unused; 0 for ever."""
         if self.keep_seconds is None:
             return self.wanted.ttl
-        seconds = min(max(self.keep_seconds, _SHORTEST_TTL), self.wanted.ttl or math.inf)
+        most = self.wanted.ttl or math.inf
+        seconds = min(max(self.keep_seconds, _SHORTEST_TTL), most)
         return 0.0 if math.isinf(seconds) else seconds
 
     def resident(self, live: int) -> Resident:

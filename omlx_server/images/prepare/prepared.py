@@ -140,8 +140,8 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class ImagePlan:
-    """The shape of a prepared image. Its `tokens` are one run in the prompt, or one run for each of
-    its `tiles` (rows, columns) and one for the whole image.
+    """The shape of a prepared image. A run is a sequence of image tokens without text between:
+    one, or one for each of the image's `tiles` (rows, columns) and one for the whole.
 
     `shape` is that of all runs' pixels; `grid` a run's frames, rows and columns of patches.
     Positions advance by `advance` behind a run. Preparing holds up to `working_bytes` beside image
@@ -174,7 +174,7 @@ class Prepared:
     """Pixels for the tower, of all runs. `digest` is 32 bytes over the image's digest and all
     parameters."""
 
-    pixels: Floats = field(repr=False)
+    pixels: Floats = field(repr=False)  # [runs, ...], or any shape if there is one run
     plan: ImagePlan
     digest: bytes
 

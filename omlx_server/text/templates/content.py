@@ -1,6 +1,6 @@
 """How a chat template takes the content of a message, and what it writes for an image.
 
-    content    What is 483...000000?
+    content    What is <mark of an image, a run of digits>?
     parts      [{"type": "text", "text": "What is "}, {"type": "image"}, {"type": "text", ...}]
     rendering  ...What is <image>?
 

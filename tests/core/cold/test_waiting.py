@@ -200,7 +200,7 @@ def test_what_was_computed_while_it_asked_is_not_read(layout: CacheLayout, press
     if pressed:
         press_out(server.cache)
     server.read(*reads)
-    assert server.cache.hold(handle) == 49
+    assert server.cache.lease_cached(handle) == 49
 
 
 # -- at random ---------------------------------------------------------------------------

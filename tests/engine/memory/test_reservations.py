@@ -338,13 +338,13 @@ def test_a_model_that_comes_waits_for_jobs_that_take_its_room() -> None:
     room = room_of(account)
     with at_once(room.claim([6_000])):
         account.share(6_000)
-        coming = account.waiting_for_jobs()
+        coming = account.wait_for_jobs()
         for _ in range(3):
             next(coming)
     with pytest.raises(StopIteration):
         next(coming)
     with at_once(room.claim([1_000])):
-        roomy = account.waiting_for_jobs()
+        roomy = account.wait_for_jobs()
         next(roomy)
         with pytest.raises(StopIteration):
             next(roomy)

@@ -30,6 +30,7 @@ def chat_messages(
 
 
 def image_chars(items: Iterable[answers.InputItem]) -> int:
+    # Images are no text to tokenize, however long their URLs are.
     contents: list[Any] = []
     for item in items:
         if item["type"] == "message":
@@ -101,6 +102,7 @@ class _ChatBuilder:
         self.add_message({"role": "assistant", "content": summary})
 
     def _add_answer_text(self, text: str) -> None:
+        # A turn with calls takes the text that follows them.
         if self._turn is None or not self._turn.get("tool_calls"):
             self._begin_turn()
         self._take_reasoning_into_turn()

@@ -17,7 +17,7 @@ _LOG2_E = math.log2(math.e)
 class PowerBase:
     """The base of a softmax's powers. Those of two take a third of `mx.exp`'s time on the CPU."""
 
-    log: float  # of e, by which scores are multiplied
+    log: float  # base ** (log * x) is e ** x
     power: Callable[[mx.array], mx.array]
     power_of_difference: Callable[[mx.array, mx.array], mx.array]
 
@@ -110,8 +110,8 @@ def views(arrays: Arrays, start: int, stop: int | None, row: int | None = None) 
 
 
 class Scheme:
-    """A stateless way to store keys and values in arrays [B, H, T, F], and attention on it. A
-    token's part depends on that token alone. Attention must stay finite on hidden places."""
+    """A stateless way to store keys and values in arrays [B, H, T, F], and attention on it. What
+    is stored of a token depends on it alone. Attention must stay finite on hidden places."""
 
     is_fused: ClassVar[bool] = False  # `attend` is a kernel, for many queries faster than `part`
 

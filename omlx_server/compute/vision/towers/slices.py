@@ -12,6 +12,7 @@ class Slices:
 
     def __init__(self, images: int, patches: int, hidden: int) -> None:
         """`patches` are those of each image, crop or frame, which see each other."""
+        # Linear layers have 12 hidden^2 weights a block; scores and mixing, 2 patches a coordinate.
         block_products = images * patches * hidden * (12 * hidden + 2 * patches)
         self._blocks_a_slice = max(1, int(slice_products() / block_products))
         self._blocks = 0
