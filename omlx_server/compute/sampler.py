@@ -120,7 +120,7 @@ def nbytes(rows: Sequence[SamplingRow]) -> int:
 
 @dataclass(slots=True, eq=False)
 class Sampled:
-    """What a step sampled, on the device."""
+    """Tokens and log-probabilities that a step sampled, on the device."""
 
     tokens: mx.array  # int32 [B]
     constraints: dict[int, Constraint] = field(default_factory=dict)

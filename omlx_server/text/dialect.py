@@ -40,25 +40,16 @@ FILL_IN = (
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The forms of one model.
+    """The forms of one model."""
 
-    family       how calls are written
-    style        how thoughts are written; None for a model without them
-    thinks       the template holds the marker that begins a thought
-    shows_tools  the template shows tools
-    systems, systems_beside_tools  where it shows system messages
-    calls        which turns with calls it takes
-    recipients   each message of an answer begins with the name of its recipient
-    """
-
-    family: CallFormat = JSON_TOOLS
-    style: Style | None = None
-    thinks: bool = False
-    shows_tools: bool = False
-    systems: SystemTurns = field(default_factory=SystemTurns)
+    family: CallFormat = JSON_TOOLS  # how calls are written
+    style: Style | None = None  # how thoughts are written; None for a model without them
+    thinks: bool = False  # the template holds the marker that begins a thought
+    shows_tools: bool = False  # the template shows tools
+    systems: SystemTurns = field(default_factory=SystemTurns)  # where it shows system messages
     systems_beside_tools: SystemTurns = field(default_factory=SystemTurns)
-    calls: CallTurns = field(default_factory=CallTurns)
-    recipients: bool = False
+    calls: CallTurns = field(default_factory=CallTurns)  # which turns with calls it takes
+    recipients: bool = False  # each message of an answer begins with the name of its recipient
 
     @property
     def make_call_id(self) -> Callable[[], str]:

@@ -24,21 +24,16 @@ class Overflow:
 
 @dataclass(slots=True)
 class Unit:
-    """Messages that go or stay together.
+    """Messages that go or stay together."""
 
-    turn      the turn, from 0
-    cost      tokens
-    head      the user's words, which stay while their turn is the last; other units are rounds: an
-              answer, or calls with their results
-    asks      it ends with the user's words or with results, so the model was asked behind it
-    messages  their positions in the conversation
-    """
-
-    turn: int
-    cost: int
+    turn: int  # the turn, from 0
+    cost: int  # tokens
+    # the user's words, which stay while their turn is the last; other units are rounds: an answer,
+    # or calls with their results
     head: bool = False
+    # it ends with the user's words or with results, so the model was asked behind it
     asks: bool = False
-    messages: list[int] = field(default_factory=list)
+    messages: list[int] = field(default_factory=list)  # their positions in the conversation
 
 
 @dataclass(frozen=True, slots=True)

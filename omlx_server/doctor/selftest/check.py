@@ -23,30 +23,18 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class SelftestPlan:
-    """The extent of the test. Lengths are in tokens.
+    """The extent of the test. Lengths are in tokens."""
 
-    base       prompt whose blocks later prompts hit
-    hits       prompts that begin as it does
-    rows       rows that decode together
-    row        longest prompt of these
-    answer     answer that is compared
-    contexts   before the forwards whose memory is measured
-    chunks     chunks of the prompt whose time is measured
-    decoded    answer that is timed
-    rounds     measurements of each speed; the best one counts
-    seconds    time after which only the first three hits are asked for
-    """
-
-    base: int = 1600
-    hits: int = 12
-    rows: int = 8
-    row: int = 600
-    answer: int = 24
-    contexts: tuple[int, ...] = (0, 1024)
-    chunks: int = 4
-    decoded: int = 96
-    rounds: int = 3
-    seconds: float = 60.0
+    base: int = 1600  # prompt whose blocks later prompts hit
+    hits: int = 12  # prompts that begin as it does
+    rows: int = 8  # rows that decode together
+    row: int = 600  # longest prompt of these
+    answer: int = 24  # answer that is compared
+    contexts: tuple[int, ...] = (0, 1024)  # before the forwards whose memory is measured
+    chunks: int = 4  # chunks of the prompt whose time is measured
+    decoded: int = 96  # answer that is timed
+    rounds: int = 3  # measurements of each speed; the best one counts
+    seconds: float = 60.0  # time after which only the first three hits are asked for
 
 
 QUICK = SelftestPlan(

@@ -40,20 +40,16 @@ class GrammarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """A grammar to compile. Raises BadRequest for more than MAX_CHARS characters.
-
-    text     the grammar in the engine's form; of kind GRAMMAR, a client's Lark or GBNF
-    param    the field of the request that errors name
-    trusted  no client wrote any of it, so it needs no trial
-    symbols  a grammar with more symbols than these runs in a process of its own
-    places   of kind TOOLS, the field that each rule `args_0`, `args_1`, … is made of
-    """
+    """A grammar to compile. Raises BadRequest for more than MAX_CHARS characters."""
 
     kind: GrammarKind
-    text: str
-    param: str = field(compare=False)
+    text: str  # the grammar in the engine's form; of kind GRAMMAR, a client's Lark or GBNF
+    param: str = field(compare=False)  # the field of the request that errors name
+    # no client wrote any of it, so it needs no trial
     trusted: bool = field(default=False, compare=False)
+    # a grammar with more symbols than these runs in a process of its own
     symbols: int = field(default=0, compare=False)
+    # of kind TOOLS, the field that each rule `args_0`, `args_1`, … is made of
     places: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:

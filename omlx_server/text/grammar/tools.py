@@ -46,18 +46,13 @@ class CallSyntax:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A tool.
-
-    parameters  its JSON schema as the client sent it
-    param       the field that errors name
-    strict      refuse keywords that can't be enforced, instead of dropping them
-    input       the grammar of the text that is its only argument, instead of a schema
-    """
+    """A tool."""
 
     name: str
-    parameters: Any = None
-    strict: bool = False
-    param: str = "tools"
+    parameters: Any = None  # its JSON schema as the client sent it
+    strict: bool = False  # refuse keywords that can't be enforced, instead of dropping them
+    param: str = "tools"  # the field that errors name
+    # the grammar of the text that is its only argument, instead of a schema
     input: QuotedLark | None = None
 
 

@@ -15,18 +15,14 @@ _SWITCHES = ("enable_thinking", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The markers of one model.
+    """The markers of one model."""
 
-    start, end  around a thought
-    close       the text, with `end`, that is forced on a model whose thought has to end
-    dropped     markers in the content that are not shown, and end a thought, too
-    channels    markers of headers, for a model that puts one before every message (gpt-oss)
-    """
-
-    start: str
+    start: str  # around a thought
     end: str
-    close: str
+    close: str  # the text, with `end`, that is forced on a model whose thought has to end
+    # markers in the content that are not shown, and end a thought, too
     dropped: tuple[str, ...] = ()
+    # markers of headers, for a model that puts one before every message (gpt-oss)
     channels: tuple[str, ...] = ()
 
     @property

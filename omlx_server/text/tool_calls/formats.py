@@ -16,25 +16,17 @@ _NAME = r"[^\s<>{}()\[\]\"'=,;]{1,256}"
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """The markup of one family of models.
-
-    start      the marker before a block of calls
-    json       the form of calls in JSON
-    markup     the form of calls that are not in JSON, if any
-    inner      texts within a call that can be control tokens
-    others     other markers that begin a block of calls
-    addressed  what stands before a block for the tool "{name}"
-    beside     a family whose calls are read as well
-    """
+    """The markup of one family of models."""
 
     name: str
-    start: str
-    json: JsonShape
+    start: str  # the marker before a block of calls
+    json: JsonShape  # the form of calls in JSON
+    # the form of calls that are not in JSON, if any
     markup: TaggedShape | LiteralShape | None = None
-    inner: tuple[str, ...] = ()
-    others: tuple[str, ...] = ()
-    addressed: str = ""
-    beside: "CallFormat | None" = None
+    inner: tuple[str, ...] = ()  # texts within a call that can be control tokens
+    others: tuple[str, ...] = ()  # other markers that begin a block of calls
+    addressed: str = ""  # what stands before a block for the tool "{name}"
+    beside: "CallFormat | None" = None  # a family whose calls are read as well
 
     @property
     def starts(self) -> tuple[str, ...]:

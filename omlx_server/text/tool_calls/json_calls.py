@@ -185,19 +185,14 @@ def _parse_name(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class JsonShape:
-    """The form of a block.
+    """The form of a block."""
 
-    end              the marker after it, or ""
-    starts, closers  markers before and after single calls
-    header           a pattern with a group `name` of what each call's arguments follow, if any
-    by_name          a call is an object `{"f": {…}}`
-    """
-
-    end: str = ""
-    starts: tuple[str, ...] = ()
+    end: str = ""  # the marker after it, or ""
+    starts: tuple[str, ...] = ()  # markers before and after single calls
     closers: tuple[str, ...] = ()
+    # a pattern with a group `name` of what each call's arguments follow, if any
     header: regex.Pattern[str] | None = None
-    by_name: bool = False
+    by_name: bool = False  # a call is an object `{"f": {…}}`
 
     @property
     def markers(self) -> tuple[str, ...]:

@@ -70,24 +70,17 @@ def _matching_end(text: str, start: str, end: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class TaggedShape:
-    """The form of a block.
+    """The form of a block."""
 
-    end        the marker after it
-    call, key  patterns before the parameters and before a value, with a group `name` or `key`;
-               a group `kind` says whether the value is a string
-    value_end  the marker after a value; "{key}" stands for the parameter's name
-    call_end   the marker after a call; without it a call ends with the block
-    newlines   a line break on each side of a value is not part of it
-    mark       what stands before each tag within a value, if values consist of tags
-    """
-
-    end: str
+    end: str  # the marker after it
+    # patterns before the parameters and before a value, with a group `name` or `key`; a group
+    # `kind` says whether the value is a string
     call: regex.Pattern[str]
     key: regex.Pattern[str]
-    value_end: str
-    call_end: str = ""
-    newlines: bool = False
-    mark: str = ""
+    value_end: str  # the marker after a value; "{key}" stands for the parameter's name
+    call_end: str = ""  # the marker after a call; without it a call ends with the block
+    newlines: bool = False  # a line break on each side of a value is not part of it
+    mark: str = ""  # what stands before each tag within a value, if values consist of tags
 
     @property
     def markers(self) -> tuple[str, ...]:
