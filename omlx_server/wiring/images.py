@@ -3,7 +3,7 @@
 import logging
 from functools import partial
 
-from omlx_server.api.models.served_model import ImageReader, TextOnly
+from omlx_server.api.models.image_reader import ImageReader, TextOnly
 from omlx_server.compute.embed.files import read_object
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.errors import LoadFailed, ModelUnavailable

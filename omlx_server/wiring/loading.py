@@ -9,13 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omlx_server.api.models.served_model import (
-    RERANKING,
-    ImageReader,
-    Served,
-    ServedModel,
-    TextOnly,
-)
+from omlx_server.api.models.image_reader import ImageReader, TextOnly
+from omlx_server.api.models.served_model import RERANKING, Served, ServedModel
 from omlx_server.compute.embed.embedder import CrossEncoder, Embedder
 from omlx_server.compute.embed.loader import loading_cross_encoder, loading_embedder
 from omlx_server.compute.hardware import heap

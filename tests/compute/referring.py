@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from omlx_server.compute.codecs.base import Cache, Codec
-from omlx_server.compute.codecs.kv import QuantizedKVCodec
+from omlx_server.compute.codecs.kv import PackedKVCodec
 from omlx_server.compute.kv.spans import Strip
 from omlx_server.compute.payload import BlockCodec
 from tests.compute.drive import Drive
@@ -28,7 +28,7 @@ def adopt_always(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(self: Codec, fresh: Cache, strip: Strip) -> bool:
         return True
 
-    monkeypatch.setattr(QuantizedKVCodec, "adopts", always)
+    monkeypatch.setattr(PackedKVCodec, "adopts", always)
 
 
 def check_books(drive: Drive) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.api.models.served_model import GivenImage, ImageReader, TextOnly
+from omlx_server.api.models.image_reader import GivenImage, ImageReader, TextOnly
 from omlx_server.api.worker_threads import Turns, WorkerThreads
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.model_client import GeneratorClient

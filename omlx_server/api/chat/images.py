@@ -9,7 +9,8 @@ from fastapi import Request
 from omlx_server.api.access.tenant import client_of
 from omlx_server.api.chat.request import ChatRequest, ImageUrl
 from omlx_server.api.context import context_of
-from omlx_server.api.models.served_model import GivenImage, ReadImage, ServedModel, TextOnly
+from omlx_server.api.models.image_reader import GivenImage, ReadImage, TextOnly
+from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.worker_threads import RunInThread, Turns
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Request as EngineRequest

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from omlx_server.api.http.exchange import current_exchange, run_afterwards
 from omlx_server.api.metric_helpers import label_of
+from omlx_server.api.models.image_reader import ImageReader
 from omlx_server.api.models.listing import CachedModels, Catalogue, ModelListing, Vitals
 from omlx_server.api.models.served_model import (
     CHAT,
     EMBEDDING,
     RERANKING,
-    ImageReader,
     Role,
     Served,
     ServedEmbedder,

@@ -1,5 +1,5 @@
 """KVCache and BatchKVCache: keys and values of every token, in order, plain or
-quantised."""
+quantised. Spans are tokens of stored blocks that a cache reads where they are."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +26,7 @@ from omlx_server.core.blocks.block import LayerKind
 from omlx_server.core.memory.kv import Keeps, LayerKv, places
 
 
+# `Codec` says what the class attributes mean.
 class KVCodec(Codec):
     """The codec of plain caches. A part is the array of the keys, then that of the values."""
 
@@ -85,7 +86,7 @@ class KVCodec(Codec):
         fresh.offset = tokens
 
 
-class QuantizedKVCodec(KVCodec):
+class PackedKVCodec(KVCodec):
     """The codec of our caches. A part is the keys' arrays, then the values'."""
 
     classes = (
@@ -142,4 +143,5 @@ class QuantizedKVCodec(KVCodec):
 
 
 def _copies_spans(cache: PackedKVCache) -> bool:
+    # Models that compute with keys and values by themselves are given whole arrays.
     return isinstance(cache, WholeKVCache) and not isinstance(cache, LatentKVCache)

@@ -8,12 +8,12 @@ from omlx_server.compute.codecs.arrays import ArraysCodec
 from omlx_server.compute.codecs.base import Cache, Codec
 from omlx_server.compute.codecs.chunked import ChunkedKVCodec
 from omlx_server.compute.codecs.compressed import CompressedCodec
-from omlx_server.compute.codecs.kv import KVCodec, QuantizedKVCodec
+from omlx_server.compute.codecs.kv import KVCodec, PackedKVCodec
 from omlx_server.compute.codecs.rotating import InclusiveRingCodec, RotatingKVCodec
 
 _CODECS = (
     KVCodec(),
-    QuantizedKVCodec(),
+    PackedKVCodec(),
     RotatingKVCodec(),
     InclusiveRingCodec(),
     ChunkedKVCodec(),

@@ -26,6 +26,8 @@ _HEADER_WORDS = re.compile(
 _MARKERS = re.compile(r"<\|\w+\|>")
 
 
+# Its steps: beginning -> header -> thought, answer, or start of a call -> its arguments (read by
+# AddressedParser) -> behind the call -> header.
 class HarmonySplitter(AddressedParser):
     """Splits an answer into thoughts, calls and text. `tools`: the names that may be called."""
 
@@ -40,7 +42,9 @@ class HarmonySplitter(AddressedParser):
         super().__init__(first_steps[opening], numbering, _ENDS)
         self._tools = tools
         self._tool_name = ""  # of the tool that a message is addressed to
-        self._step_without_call = self._read_answer  # reads a message to a tool that is no call
+        self._step_without_call = (
+            self._read_answer
+        )  # the step for a message that turns out to be no call
 
     @property
     def thinking(self) -> bool:
@@ -52,7 +56,7 @@ class HarmonySplitter(AddressedParser):
         elif self._step == self._read_thought:
             self._parts.append(Thought(held))
         elif self._step == self._read_call_start:  # what ended the answer was the end of the call
-            self._read_arguments(self._read_call_start("{}"))
+            self._read_arguments(self._read_call_start("{}"))  # with no arguments
         elif self._call is not None:
             self._end_call()
         else:

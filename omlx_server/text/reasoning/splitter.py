@@ -9,6 +9,8 @@ from omlx_server.text.tool_calls.stream_parser import StreamParser
 from omlx_server.text.tool_calls.values import Numbering
 
 
+# Its steps follow each other: beginning, thought (or doubtful thought, from a marker of calls on),
+# gap, answer.
 class MarkerSplitter(StreamParser):
     """Splits an answer that begins with at most one thought: `<think>…</think>`. `within`: the
     prompt ends in that thought. `calls`: markers of calls; in a thought they are text, unless
@@ -53,6 +55,7 @@ class MarkerSplitter(StreamParser):
         stripped = before.rstrip()  # a thought is shown without the white space at its end
         self._emit_thought(stripped)
         if not marker:
+            # Behind the white space stands what may begin a marker, held by the split.
             self._held = before[len(stripped) :] + self._held
             return ""
         if marker in self._calls:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from omlx_server.api.chat.images import ChatImages, compute_features
-from omlx_server.api.models.served_model import GivenImage, ImageReader, ReadImage
+from omlx_server.api.models.image_reader import GivenImage, ImageReader, ReadImage
 from omlx_server.api.worker_threads import Turns, WorkerThreads
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import Request, RequestId, SamplingParams

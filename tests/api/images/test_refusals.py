@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.api.models.served_model import TextOnly
+from omlx_server.api.models.image_reader import TextOnly
 from tests.api.harness import CHAT, MARKER, UNPROBED, Json, ServerProcess, assert_envelope, serving
 from tests.api.images import forms
 from tests.api.images.conftest import MOST_IMAGES
