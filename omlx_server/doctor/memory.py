@@ -28,6 +28,17 @@ def limit(settings: Settings, device: Device) -> Finding:
     return ok("memory", text)
 
 
+def wired(settings: Settings, device: Device) -> Finding:
+    """Return the finding on what Metal may wire."""
+    setting = settings.memory.wired
+    size = ledger.wired_bytes(setting, limit_of(settings, device), device.working_set)
+    if size:
+        text = f"Metal may wire {in_words(size)}; Macs have panicked with wired memory"
+        return warn("wired", text, "set memory.wired to off, unless you know that yours does not")
+    reason = "memory.wired is off" if setting == "off" else "there is no Metal"
+    return ok("wired", f"no memory is wired: {reason}")
+
+
 def weights(name: str, nbytes: int, limit: int, ranks: int = 1) -> Finding:
     """Return the finding on `nbytes` of weights, which `ranks` machines share."""
     nbytes //= ranks

@@ -41,7 +41,7 @@ def change_instances(instances: InstanceFactory, settings: Settings) -> None:
         cold.change(cache.cold_cache_max_bytes, shares.queue, cache.cold_min_free_disk)
     instances.settings, instances.shares = settings, shares
     instances.account.limit, instances.account.queue = shares.limit, shares.queue
-    device.limit_memory(shares.limit, pool=shares.pool)
+    device.limit_memory(pool=shares.pool, wired=shares.wired)
     for instance in instances.at_work():
         _change_instance(instance, shares, settings)
 

@@ -140,6 +140,7 @@ class MemorySettings(Section, frozen=True):
     limit: Annotated[types.AutoLimit, Live()] = "auto"
     reserve: Annotated[types.AutoSize, Live()] = "auto"
     activation_reserve: types.AutoSize = "auto"
+    wired: types.WiredSize = "off"
 
 
 class CacheSettings(Section, frozen=True):

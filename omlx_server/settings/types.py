@@ -228,6 +228,12 @@ AutoLimit = Annotated[
     Wording('"auto", or bytes or a size above 0 like "8GiB"'),
 ]
 
+WiredSize = Annotated[
+    Literal["off", "auto"] | Annotated[int, Meta(ge=1, le=2**50)],
+    ByteSize(),
+    Wording('"off", "auto", or bytes or a size above 0 like "8GiB"'),
+]
+
 Size = Annotated[int, Meta(ge=0, le=2**50), ByteSize()]
 AutoChunk = Annotated[
     Literal["auto"] | Annotated[int, Meta(ge=64, le=8192, multiple_of=64)],

@@ -27,20 +27,22 @@ _CONTEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Bytes: the `limit` of the process, and of it MLX's `pool` of freed buffers and the `queue` of
-    writes to the cold tier."""
+    """Bytes of the machine's memory for this process, and of its parts."""
 
     limit: int
-    pool: int
-    queue: int
+    pool: int  # freed buffers of MLX
+    queue: int  # writes to the cold tier
+    wired: int  # what Metal may wire; 0 for none
 
 
 def shares_of(settings: Settings, *, cold: bool) -> Shares:
     """Return the shares before any model is known."""
     memory = settings.memory
-    limit = ledger.limit_of(memory.limit, memory.reserve, ram_bytes(), device.working_set())
-    wanted = settings.cache.cold_write_queue_bytes if cold else 0
-    return Shares(limit, ledger.pool_bytes(limit), ledger.queue_bytes(limit, wanted))
+    working_set = device.working_set()
+    limit = ledger.limit_of(memory.limit, memory.reserve, ram_bytes(), working_set)
+    queue = ledger.queue_bytes(limit, settings.cache.cold_write_queue_bytes if cold else 0)
+    wired = ledger.wired_bytes(memory.wired, limit, working_set)
+    return Shares(limit, ledger.pool_bytes(limit), queue, wired)
 
 
 def planning_for(

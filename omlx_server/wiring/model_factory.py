@@ -100,7 +100,7 @@ class InstanceFactory:
         self.cluster = cluster
         self.cold: ColdTier | None = None
         self.shares = shares_of(settings, cold=settings.cache.has_cold)
-        device.limit_memory(self.shares.limit, pool=self.shares.pool)
+        device.limit_memory(pool=self.shares.pool, wired=self.shares.wired)
         self.account = MemoryAccount(self.shares.limit, self.shares.queue, self._left)
         self._remote = _remote(settings)
         self._pins = Pins()

@@ -72,6 +72,13 @@ def test_a_limit_beyond_the_machine() -> None:
     assert memory.limit(settings(limit=21 * GB), MAC).level == "warn"
 
 
+def test_what_metal_may_wire_is_told() -> None:
+    assert memory.wired(settings(), MAC).says == "no memory is wired: memory.wired is off"
+    assert memory.wired(settings(wired="auto"), BOX).says == "no memory is wired: there is no Metal"
+    wired = memory.wired(settings(wired="6GB"), MAC)
+    assert wired.level == "warn" and wired.says.startswith("Metal may wire 6.0 GB;")
+
+
 @pytest.mark.parametrize(
     ("nbytes", "level"),
     [(GB, "ok"), (9 * GB, "ok"), (int(9.1 * GB), "warn"), (10 * GB, "warn"), (11 * GB, "fail")],

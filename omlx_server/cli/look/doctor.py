@@ -78,6 +78,7 @@ def _check_all(
     if device is not None:
         yield software.blas(device)
         yield memory.limit(settings, device)
+        yield memory.wired(settings, device)
         if path is not None:
             limit = memory.limit_of(settings, device)
             yield memory.weights(name, layout.weight_bytes(path), limit, max(1, len(hosts)))

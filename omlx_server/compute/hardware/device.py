@@ -7,7 +7,6 @@ import mlx.core as mx
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 from omlx_server.compute.hardware import heap
-from omlx_server.core.memory.ledger import wired_bytes
 
 # Metal refuses to allocate more buffers than this, whatever their size.
 MAX_BUFFERS = 499_000
@@ -58,10 +57,10 @@ def to_host(array: mx.array) -> Any:
     return array.tolist()
 
 
-def limit_memory(limit: int, *, pool: int) -> None:
-    """Keep at most `pool` bytes of freed buffers, and on Metal wire up to `limit` bytes."""
+def limit_memory(*, pool: int, wired: int) -> None:
+    """Keep at most `pool` bytes of freed buffers, and wire up to `wired` bytes. With 0 MLX is never
+    asked to: Macs have panicked with wired memory and evictions (docs/memory.md)."""
     mx.set_cache_limit(pool)
-    wired = wired_bytes(limit, working_set())
     if wired:
         mx.set_wired_limit(wired)
 

@@ -1,8 +1,9 @@
 """The uses of memory at one moment, and the budgets that follow from a limit, in bytes."""
 
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
+Wired: TypeAlias = Literal["off", "auto"] | int
 # A buffer may be 16 KB larger than its array, which is much for a toy model.
 _SMALL = 1 << 24
 DRIFT = 0.02
@@ -105,8 +106,11 @@ def limit_of(
     return limit_bytes(ram, working_set, reserve_bytes(ram) if reserve == "auto" else reserve)
 
 
-def wired_bytes(limit: int, working_set: int | None) -> int:
-    return min(limit, working_set) if working_set else 0
+def wired_bytes(wired: Wired, limit: int, working_set: int | None) -> int:
+    """Return how much Metal may wire, which the system then can't take away; 0 without Metal."""
+    if wired == "off" or not working_set:
+        return 0
+    return min(limit if wired == "auto" else wired, working_set)
 
 
 def hot_cache_bytes(limit: int, taken: int) -> int:

@@ -58,7 +58,7 @@ def load_part(
     """Load this rank's part. `answer` sends to rank 0; `wake` is called when the cold tier has a
     result. Raises ModelUnavailable."""
     shares = shares_of(settings, cold=welcome.has_cold)
-    device.limit_memory(shares.limit, pool=shares.pool)
+    device.limit_memory(pool=shares.pool, wired=shares.wired)
     scheme = make_scheme(*welcome.kv)
     loaded = finish(loading_part(path, ranks, welcome.fingerprint, scheme))
     room_of_all(loaded, ranks, shares.limit - loaded.weight_bytes)

@@ -49,7 +49,7 @@ def test_on_this_machine_nothing_fails(home: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     words = [line.split()[1] for line in done.stdout.splitlines() if "fix:" not in line]
     assert words == [
-        "config", "python", "mlx", "model", "blas", "memory",
+        "config", "python", "mlx", "model", "blas", "memory", "wired",
         "models", "disk", "cache", "port", "service", "clients",
     ]  # fmt: skip
 

@@ -49,6 +49,12 @@ def test_the_queue_to_the_cold_tier_gets_a_sixteenth_at_most() -> None:
 
 
 def test_no_more_is_wired_than_metal_recommends_and_nothing_without_metal() -> None:
-    assert wired_bytes(112 * GB, 96 * GB) == 96 * GB
-    assert wired_bytes(8 * GB, 96 * GB) == 8 * GB
-    assert wired_bytes(8 * GB, None) == 0
+    assert wired_bytes("auto", 112 * GB, 96 * GB) == 96 * GB
+    assert wired_bytes("auto", 8 * GB, 96 * GB) == 8 * GB
+    assert wired_bytes(100 * GB, 8 * GB, 96 * GB) == 96 * GB
+    assert wired_bytes(3 * GB, 8 * GB, 96 * GB) == 3 * GB
+    assert wired_bytes("auto", 8 * GB, None) == wired_bytes(GB, 8 * GB, None) == 0
+
+
+def test_off_wires_nothing() -> None:
+    assert wired_bytes("off", 8 * GB, 96 * GB) == 0
