@@ -238,6 +238,12 @@ class InternalError(OmlxError):
     code = "internal_error"
 
 
+class ModelError(OmlxError):
+    """The model computed what is no number."""
+
+    code = "model_error"
+
+
 class DeadlineExceeded(OmlxError):
     status = 504
     kind = "timeout_error"

@@ -28,7 +28,7 @@ from omlx_server.compute.verify import VerifyingDecode
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.images import ImageSpan
-from omlx_server.core.request import RequestId, Restored, SamplingParams
+from omlx_server.core.request import NOT_FINITE, RequestId, Restored, SamplingParams
 from omlx_server.core.step import (
     Chunk,
     ChunkFailure,
@@ -41,6 +41,7 @@ from omlx_server.core.step import (
     StepResult,
 )
 from omlx_server.core.work import Work
+from omlx_server.errors import LoadFailed
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +164,8 @@ class ModelRunner:
                 raise RuntimeError(chunks.failures[0].message)
 
     def warming(self) -> Work[None]:
-        """Run a few steps, one per slice, to compile kernels."""
+        """Run a few steps, one per slice, to compile kernels. Raises LoadFailed for logits that are
+        not finite."""
         scratch = ModelRunner(self.loaded)
         greedy = SamplingParams(max_tokens=4, temperature=0, top_logprobs=2)
         drawn = SamplingParams(
@@ -187,7 +189,7 @@ class ModelRunner:
             Step(drops=ids[1:], decodes=ids[:1]),
         )
         for step in steps:
-            scratch.read(scratch.decode(step))
+            _check_finite(scratch.read(scratch.decode(step)))
             scratch.prefill(step).wait()
             yield
         self.ranks.reset()
@@ -302,3 +304,11 @@ class ModelRunner:
             if payload is not None:
                 device.launch(*payload.buffers)
         return CutPayload(cut, block, checkpoint)
+
+
+def _check_finite(result: StepResult) -> None:
+    if any(token.id == NOT_FINITE for row in result.rows.values() for token in row.tokens):
+        raise LoadFailed(
+            "the model's logits are not finite (NaN)",
+            hint="Its files are damaged, or this MLX can't compute its weights' format",
+        )

@@ -26,7 +26,14 @@ from omlx_server.compute.sampling.logits import (
     side_by_side,
 )
 from omlx_server.core.adapters import Adapter
-from omlx_server.core.request import Constraint, Logprobs, SampledRow, SampledToken, SamplingParams
+from omlx_server.core.request import (
+    NOT_FINITE,
+    Constraint,
+    Logprobs,
+    SampledRow,
+    SampledToken,
+    SamplingParams,
+)
 from omlx_server.core.step import Join, SequenceId
 
 _MINUS_INFINITY = float("-inf")
@@ -83,7 +90,7 @@ class SamplingRow:
         if self.constraint is not None and not self.constraint.takes_drafts:
             return states
         for token in draft:
-            after = states[-1]._state_after(token)
+            after = states[-1]._state_after(token) if token != NOT_FINITE else None
             if after is None:
                 break
             states.append(after)
@@ -122,7 +129,7 @@ def nbytes(rows: Sequence[SamplingRow]) -> int:
 class Sampled:
     """Tokens and log-probabilities that a step sampled, on the device."""
 
-    tokens: mx.array  # int32 [B]
+    tokens: mx.array  # int32 [B]; NOT_FINITE where logits were NaN or infinite
     constraints: dict[int, Constraint] = field(default_factory=dict)
     logprob_rows: list[int] = field(default_factory=list)  # the W rows that want log-probabilities
     widths: list[int] = field(default_factory=list)  # [W], how many of the K likeliest each wants
@@ -189,13 +196,19 @@ def sample(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
     scores = for_rows(scores, rows, masked, _mask_forbidden)
     scores = for_rows(scores, rows, [not row.greedy for row in rows], _add_noise)
     constraints = {i: row.constraint for i, row in enumerate(rows) if row.constraint is not None}
-    sampled = Sampled(mx.argmax(scores, axis=-1).astype(mx.int32), constraints)
+    sampled = Sampled(_likeliest_or_not_finite(scores, logits), constraints)
     _add_logprobs(sampled, logits, rows)
     if table is not None:
         _note_in_histories(sampled.tokens, rows, table)
     for row in rows:
         row.count_sampled()
     return sampled
+
+
+def _likeliest_or_not_finite(scores: mx.array, logits: mx.array) -> mx.array:
+    # Without this the likeliest of NaNs is token 0: an answer of "!!!!". -inf may be a mask.
+    is_finite = mx.sum(logits, axis=-1) < mx.inf
+    return mx.where(is_finite, mx.argmax(scores, axis=-1).astype(mx.int32), NOT_FINITE)
 
 
 def unsampled(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
@@ -209,7 +222,7 @@ def _note_in_histories(tokens: mx.array, rows: Sequence[SamplingRow], table: Tab
     numbers = [number for number, row in enumerate(rows) if row.history is not None]
     if len(numbers) < len(rows):
         tokens = tokens[mx.array(numbers)]
-    new_table = table.after(tokens)
+    new_table = table.after(mx.maximum(tokens, 0))  # NOT_FINITE would be another row's place
     for table_row, number in enumerate(numbers):
         row = rows[number]
         row.history = History(row.sampling, new_table, table_row)
@@ -232,6 +245,8 @@ def _add_noise(logits: mx.array, rows: Sequence[SamplingRow]) -> mx.array:
 
 
 def _advance_constraint(constraint: Constraint, row: SampledRow) -> SampledRow:
+    if row.tokens[-1].id == NOT_FINITE:
+        return row
     if not (constraint.problem or constraint.done):
         constraint.take(row.tokens[-1].id)
     done, problem = constraint.done, constraint.problem or ""

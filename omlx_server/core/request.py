@@ -15,6 +15,9 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """How much a model thinks; "none" is not at all."""
 
 
+NOT_FINITE = -1
+
+
 class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
@@ -22,6 +25,7 @@ class FinishReason(StrEnum):
     DEADLINE = "deadline"
     MEMORY = "memory"
     GRAMMAR = "grammar"
+    MODEL_ERROR = "model_error"
     ERROR = "error"
 
 
@@ -221,6 +225,8 @@ class Rejected:
 
 @dataclass(slots=True)
 class SampledToken:
+    """A token that was sampled; NOT_FINITE where the logits were no numbers."""
+
     id: int
     logprobs: Logprobs | None = None
 

@@ -72,6 +72,10 @@ class Tiers:
         """Drop evicted payloads. The cold tier gets some, but none that `failed`."""
         if not self._cache.eviction.has_evicted:
             return
+        forbidden = self._cache.eviction.take_forbidden()
+        if forbidden and self.cold is not None:
+            self.cold.drop(forbidden)
+            self._ranks.clear(tuple(entry.key for entry in forbidden))
         for id, record in self._cache.take_demoted():
             if not (self.hot[id].is_lost or id in failed):
                 self.write(id, record)

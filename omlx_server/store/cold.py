@@ -187,6 +187,12 @@ class ColdTier:
         if self._unread_headers:
             self._salts_to_clear.add(salt)
 
+    def drop(self, entries: Sequence[ColdEntry]) -> None:
+        """Delete blocks that the index has forgotten."""
+        for entry in entries:
+            self.pending.pop(entry.key, None)
+            self._submit_delete(Name.of(entry.namespace, entry.key))
+
     def clear_chains(self, keys: Sequence[BlockKey]) -> None:
         """Delete every descendant of these keys."""
         self._forget(self.index.descendants(keys), deletes=True)

@@ -111,4 +111,4 @@ def test_ranks_may_end_at_any_moment(tiny_models: Path, tmp_path: Path) -> None:
     """The short form of `scripts/campaign cluster`: rank 0 is killed first."""
     rounds = [Harm(1, Phase.LOADING)]
     outcome = campaign("org/tiny", [f"models.dirs={tiny_models}"], tmp_path, rounds, size=2)
-    assert outcome.is_right, f"{outcome} {outcome.problems[:3]}"
+    assert outcome.answers and not (outcome.problems or outcome.left), str(outcome.problems[:3])

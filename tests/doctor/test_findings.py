@@ -90,6 +90,7 @@ def test_weights_beside_the_limit(nbytes: int, level: str) -> None:
 def test_disk() -> None:
     cache = CacheSettings(cold_min_free_disk=10 * GB, cold_cache_max_bytes=20 * GB)
     assert storage.disk(cache, 9 * GB).level == "warn"
+    assert "no block is stored" in storage.disk(cache, 9 * GB).says
     assert storage.disk(cache, 11 * GB).level == "warn"
     assert storage.disk(cache, 12 * GB).level == "ok"
     assert "lower cache.cold_min_free_disk (10.0 GB)" in storage.disk(cache, 11 * GB).fix

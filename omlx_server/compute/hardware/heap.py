@@ -9,7 +9,6 @@ import psutil
 
 _LIBC = ctypes.CDLL(None)
 _PROCESS = psutil.Process()
-freeze = gc.freeze  # exempts all present objects from collections until `collect_cycles`
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -29,6 +28,11 @@ def collect_cycles() -> None:
     """Free cycles, even frozen ones. Holds the GIL for 0.1 to 0.15 s."""
     gc.unfreeze()
     gc.collect()
+
+
+def freeze() -> None:
+    """Exempt all present objects from collections until `collect_cycles`."""
+    gc.freeze()
 
 
 def ram_bytes() -> int:

@@ -125,6 +125,12 @@ class PinnedBlocks:
         if key in self._held and key not in self._pins:
             self._release(key)
 
+    def release_gone(self) -> None:
+        """Let go of what was removed from the index."""
+        for key, entry in list(self._held.items()):
+            if self._index.entry(entry.id) is None:
+                self._release(key)
+
     def of(self, pin: Pin) -> list[Block | Checkpoint]:
         return [self._held[key] for key in pin.keys if key in self._held]
 

@@ -8,7 +8,7 @@ from omlx_server.core.blocks.block import CacheLayout
 from omlx_server.core.blocks.keys import BlockKey, shared
 from omlx_server.core.blocks.lookup import PrefixHandle, PrefixMatch
 from omlx_server.core.blocks.record import Record, RecordKind
-from omlx_server.core.cold.index import ColdIndex
+from omlx_server.core.cold.index import ColdEntry, ColdIndex
 from omlx_server.core.request import Miss
 
 # Tokens. Fewer are always computed, and not timed.
@@ -140,6 +140,21 @@ def candidates(
         for start, stop, part in dict.fromkeys(spans)
     ]
     return [record for record in records if record.key not in cold][:_MOST_CANDIDATES]
+
+
+def forget_beyond(
+    cold: ColdIndex, keys: Sequence[BlockKey], tokens: Sequence[int], start: int
+) -> list[ColdEntry]:
+    """Forget what is stored of a sequence beyond its token `start`, and all that follows. `keys`:
+    its root, and those of its full blocks. Return what is forgotten."""
+    gone = dict[BlockKey, ColdEntry]()
+    for record in [record for parent in keys for record in cold.children(parent)]:
+        if record.stop > start and record.tokens == tokens[record.start : record.stop]:
+            entries = cold.descendants([record.key]), [cold.entry(record.key)]
+            gone |= {entry.key: entry for part in entries for entry in part if entry is not None}
+    for key in gone:
+        cold.forget(key)
+    return list(gone.values())
 
 
 def _blocks_within(

@@ -13,6 +13,7 @@ from omlx_server.core.blocks.block import (
 )
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixMatch
+from omlx_server.core.cold.index import ColdEntry
 from omlx_server.core.prefix_cache.report import CacheReport, Dropped
 
 
@@ -38,6 +39,7 @@ class Eviction:
         self._demotes = demotes
         self._evicted: list[PayloadId] = []
         self._demoted: list[CacheEntry] = []
+        self._forbidden: list[ColdEntry] = []
 
     def shrink(self) -> None:
         index, budget = self._index, self.budget
@@ -72,9 +74,17 @@ class Eviction:
     def drop_lost(self, ids: Iterable[PayloadId]) -> None:
         self.note_gone(self._index.remove(ids))
 
+    def forbid(self, entries: Iterable[ColdEntry]) -> None:
+        """Hand out what the cold tier has to delete, by `take_forbidden`."""
+        self._forbidden += entries
+
+    def take_forbidden(self) -> list[ColdEntry]:
+        entries, self._forbidden = self._forbidden, []
+        return entries
+
     @property
     def has_evicted(self) -> bool:
-        return bool(self._evicted or self._demoted)
+        return bool(self._evicted or self._demoted or self._forbidden)
 
     def take_evicted(self) -> list[PayloadId]:
         """Return the ids of what left. The caller drops their payloads."""

@@ -33,7 +33,7 @@ from omlx_server.core.blocks.pins import Pin, PinnedBlocks, Pins, checkpoints_to
 from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.cold.read_ahead import ReadAhead, comes_early
-from omlx_server.core.cold.recall import RecallPrompt, reach
+from omlx_server.core.cold.recall import RecallPrompt, forget_beyond, reach
 from omlx_server.core.prefix_cache.cuts import Cutter, checkpoint_branches, plan_checkpoints
 from omlx_server.core.prefix_cache.eviction import Eviction, HotBudget, Uses
 from omlx_server.core.prefix_cache.misses import Misses
@@ -193,6 +193,18 @@ class PrefixCache:
 
     def store_checkpoint(self, place: BlockPlace, size: Size, worth: Worth) -> PayloadId | None:
         return self._finish_insert(self.index.add_checkpoint(place, size, worth))
+
+    def forget(self, root: BlockKey, tokens: Sequence[int], start: int) -> None:
+        """Drop what a sequence has in both tiers beyond its token `start`, and all that follows,
+        pinned or in use."""
+        match = self.index.match(root, tokens)
+        ids = [block.id for block in match.path if block.stop > start][:1]
+        ids += [point.id for at, point in match.checkpoints().items() if at > start]
+        self.eviction.drop_lost(ids)
+        self.pinned.release_gone()
+        if self.cold is not None:
+            keys = (root, *chain(root, tokens, self.layout.block_size))
+            self.eviction.forbid(forget_beyond(self.cold, keys, tokens, start))
 
     def path(self, handle: PrefixHandle) -> list[tuple[PayloadId, Record]]:
         """Return a prompt's blocks (id, record), parents first, then usable checkpoints."""

@@ -7,6 +7,7 @@ from omlx_server.core.blocks.block import PayloadId, Size
 from omlx_server.core.memory.guard import MemoryGuard, Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import (
+    NOT_FINITE,
     FinishReason,
     Rejected,
     Request,
@@ -194,6 +195,8 @@ class Scheduler:
     ) -> tuple[PayloadId | None, PayloadId | None]:
         """Note a cut's block and checkpoint, before `update`. Returns the ids that keep them."""
         source = self.queues.cut_sources.take(cut)
+        if isinstance(source, Sequence) and source.is_unusable:
+            return None, None
         place = source.place(cut, self._cache.layout.block_size)
         block_id = checkpoint_id = None
         if block is not None:
@@ -274,6 +277,8 @@ class Scheduler:
             [self._token_event(sequence, token, accepted=True) for token in right] if right else []
         )
         rejected = row.rejected if row.drafted else 0
+        if last.id == NOT_FINITE and not (events and events[-1].finish):
+            return [*events, self._end_unusable(sequence, rejected)]
         if row.problem:
             sequence.ended_by = last.id  # it may be fed already
             reason = FinishReason.GRAMMAR if row.too_costly else FinishReason.ERROR
@@ -317,6 +322,12 @@ class Scheduler:
     ) -> TokenEvent:
         self.queues.remove(sequence)
         return TokenEvent(*sequence.id, finish=reason, error=message, rejected=rejected)
+
+    def _end_unusable(self, sequence: Sequence, rejected: int) -> TokenEvent:
+        """End a sequence whose logits are no numbers, and drop the blocks that may be the cause."""
+        sequence.is_unusable = True
+        self._cache.forget(sequence.root, sequence.context, sequence.proven)
+        return self._end(sequence, FinishReason.MODEL_ERROR, rejected=rejected)
 
     def _unfinished_prompts(self) -> list[PrefillState]:
         return [*self.queues.waiting, *self.queues.active]

@@ -28,6 +28,8 @@ class Sequence:
     in_flight: int = 0  # steps whose tokens are not read yet
     fed: int = 0
     prefilled: int = 0  # the first of these, by its prefill
+    restarted_at: int = 0  # the output when it last joined the batch
+    is_unusable: bool = False  # its caches hold what is no number
     forced: tuple[int, ...] = ()  # next tokens by the grammar
     drafted: int = 0  # the last of them, which are being verified
     by_drafter: bool = False
@@ -48,6 +50,11 @@ class Sequence:
     @property
     def has_decoded(self) -> bool:
         return self.fed > self.prefilled
+
+    @property
+    def proven(self) -> int:
+        """The first tokens whose caches are right: finite logits came of them."""
+        return len(self.context) - 1 if len(self.output) > self.restarted_at else 0
 
     def last_in_line(self) -> tuple[int, float, SequenceId]:
         """Return a sort key: the sequence with the highest makes way first."""

@@ -20,13 +20,20 @@ from omlx_server.errors import (
     DeadlineExceeded,
     GrammarTooComplex,
     InternalError,
+    ModelError,
     NoMemory,
     OmlxError,
     QueueFull,
     Unavailable,
 )
 
-_FAILURES = (FinishReason.ERROR, FinishReason.GRAMMAR, FinishReason.MEMORY, FinishReason.DEADLINE)
+_FAILURES = (
+    FinishReason.ERROR,
+    FinishReason.GRAMMAR,
+    FinishReason.MEMORY,
+    FinishReason.DEADLINE,
+    FinishReason.MODEL_ERROR,
+)
 
 
 class Generation:
@@ -122,6 +129,11 @@ def _error_of(event: TokenEvent) -> OmlxError:
             return GrammarTooComplex(event.error)
         case FinishReason.MEMORY:
             return NoMemory(event.error)
+        case FinishReason.MODEL_ERROR:
+            return ModelError(
+                "the model's logits are not finite (NaN), so this answer ends here: if it happens "
+                "again, the model's files or this MLX are faulty (docs/trouble.md)"
+            )
         case FinishReason.DEADLINE:
             return DeadlineExceeded("the request did not finish within its time limit")
     return InternalError(f"the request failed: {event.error}")

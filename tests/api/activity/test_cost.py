@@ -5,8 +5,9 @@ from itertools import count
 
 import pytest
 
-from omlx_server.api.activity import activity
-from omlx_server.api.activity.activity import MOST_LISTENERS, Activity, Broadcast
+from omlx_server.api.activity import live
+from omlx_server.api.activity.activity import Activity
+from omlx_server.api.activity.live import MOST_LISTENERS, Broadcast
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.messages import EngineCall, Inbound, StartJob
 from omlx_server.errors import QueueFull, Unavailable
@@ -108,7 +109,7 @@ def test_an_idle_server_is_not_asked_though_somebody_listens(
 
 
 def test_a_slow_listener_loses_the_oldest_events_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(activity, "EVERY_SECONDS", 0.001)
+    monkeypatch.setattr(live, "EVERY_SECONDS", 0.001)
     made = count()
 
     async def make(first: bool) -> bytes:

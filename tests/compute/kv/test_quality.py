@@ -14,7 +14,7 @@ from scripts.benchmarks import kv_quality
 from scripts.benchmarks.kv_quality import Quality
 from scripts.benchmarks.kv_variants import FOUR_BITS, PLAIN, Variant
 
-TOKENS = 300
+TOKENS = 450
 AFFINE, ROTATED, TURBOQUANT = FOUR_BITS
 EIGHT_BITS = Variant("rotated", 8)
 

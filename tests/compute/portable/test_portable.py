@@ -27,7 +27,7 @@ NOT_TRACED = {
     ("compute/bare.py", "matmul_gflops"): _ELSEWHERE,
     ("compute/kv/schemes/codes.py", "_pad_width"): _ELSEWHERE,
     ("compute/kv/schemes/packing.py", "unpack"): _ON_CPU,
-    ("compute/kv/schemes/tiles.py", "PowerBase.fastest"): _ON_CPU,
+    ("compute/kv/schemes/base.py", "PowerBase.fastest"): _ON_CPU,
     ("compute/kv/schemes/turboquant_tiles.py", "UnpackedTurboquant.score"): _ON_CPU,
     ("compute/kv/dispatch.py", "attend_joined"): _ELSEWHERE,
     ("compute/cluster/part.py", "_SplitArray.find_slice"): _SEVERAL,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.core.blocks.block import NOTHING_KEPT
+from omlx_server.core.blocks.block import NOTHING_KEPT, CacheLayout, LayerKind
 from omlx_server.core.request import Request, RequestId, SampledRow, SampledToken, SamplingParams
 from omlx_server.core.scheduler.drafts import DraftPlan, Drafts
 from omlx_server.core.scheduler.limits import SchedulerLimits
@@ -117,3 +117,12 @@ def test_a_token_that_was_wrong_hides_those_behind_it() -> None:
     nothing = replace(result, tokens=(SampledToken(1),), drafted=0)
     assert learnt(row_of(constraint=Foreseen()), nothing) == (after(0, 1),) * 2
     assert learnt(row_of(), nothing) == (after(0, 0),) * 2
+
+
+@pytest.mark.parametrize("drafter", [None, Method.DRAFT])
+@pytest.mark.parametrize("size", range(20, 25))
+def test_no_draft_passes_the_end_of_a_block(drafter: Method | None, size: int) -> None:
+    row = row_of()  # 19 tokens are fed
+    layout = CacheLayout(frozenset({LayerKind.DELTA}), size)
+    plan = Drafts(Eager(drafter), layout).plan([row], LIMITS, lambda more: True)
+    assert plan.depth == size - 20

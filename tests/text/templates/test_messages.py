@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 import omlx_server
-from omlx_server.text.templates.messages import Message, neutral_message, without_empty_systems
+from omlx_server.text.templates.messages import (
+    Message,
+    neutral_message,
+    with_reasoning,
+    without_empty_systems,
+)
 
 BILLING = "x-anthropic-billing-header: 17"
 CALL = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
@@ -53,3 +58,9 @@ def test_one_file_tells_which_texts_say_nothing() -> None:
     package = Path(omlx_server.__file__).parent
     named = [p for p in package.rglob("*.py") if "billing-header" in p.read_text("utf-8")]
     assert named == [package / "text" / "templates" / "messages.py"]
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_thoughts_have_every_name_that_a_template_may_read(name: str) -> None:
+    message = with_reasoning({"role": "assistant", "content": "", name: "x"})
+    assert message["thinking"] == message["reasoning_content"] == "x"

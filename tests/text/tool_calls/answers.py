@@ -46,6 +46,13 @@ def _json(start: str, end: str, family: str = "json_tools") -> list[Answer]:
             ROME,
         ),
         (
+            start
+            + '{"name": "get_weather", "arguments": {"city": "Rome"}, "parameters": {"x": 1}}'
+            + end,
+            "",
+            ROME,
+        ),
+        (
             start + '{"function": "get_weather", "parameters": {"city": "Rome"}}' + end,
             "",
             ROME,
