@@ -8,6 +8,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.drafting.base import Drafted, Drafter
 from omlx_server.compute.drafting.heads_drafter import HeadsDrafter
@@ -16,6 +17,7 @@ from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.model.pairing import paired
 from omlx_server.compute.sampler import SamplingRow
+from omlx_server.core.request import FinishReason
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.speculation.methods import Mode
 from tests.compute.all_kinds import BLOCK, run
@@ -138,3 +140,16 @@ def check(loaded: LoadedModel, seed: int, limits: SchedulerLimits = LIMITS) -> N
             assert token == same
             assert mine.chosen == pytest.approx(theirs.chosen, abs=1e-4)
             assert [v for _, v in mine.top] == pytest.approx([v for _, v in theirs.top], abs=1e-4)
+
+
+def test_a_row_is_cut_once_where_all_drafts_come_to_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step was planned with drafts and decodes without: its cuts are not made a second time."""
+    monkeypatch.setattr(LiveBatch, "draft_feeds", lambda self, drafts, asks: [])
+    for length in range(3, 12):
+        drive = Drive(tiny("llama"), LIMITS, 8)
+        drive.add("drafted", (1, 2, 3, 4, 5) * 4, sampling(40))
+        drive.add("plain", range(20, 20 + length), sampling(40), speculation="off")
+        drive.finish()
+        assert set(drive.ends.values()) == {FinishReason.LENGTH}

@@ -13,7 +13,7 @@ from omlx_server.api.http.exchange import Exchange
 from omlx_server.api.http.ollama_errors import envelope
 from omlx_server.api.http.sse import EventStream
 from omlx_server.api.ollama import answers
-from omlx_server.api.openai.answers import logprobs
+from omlx_server.api.openai.shapes import logprobs
 from omlx_server.text.parts import Arguments, CallStart, Text, Thought, ToolCall, assemble
 
 Json = dict[str, Any]

@@ -1,16 +1,13 @@
 """The types of the OpenAI-compatible routes' answers; the OpenAPI document is made from them."""
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NotRequired
 
 import orjson
 from pydantic import Field, GetPydanticSchema
 from typing_extensions import TypedDict
 
-from omlx_server.api.chat.choices import LoggedToken, TokenCounts
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.http.errors import Error
-from omlx_server.text.answers.answer import TokenEntry
 
 
 class PromptTokensDetails(TypedDict):
@@ -286,36 +283,3 @@ class ModelList(TypedDict):
     has_more: Literal[False]
     first_id: str | None
     last_id: str | None
-
-
-def usage(counts: TokenCounts) -> OpenAiUsage:
-    prompt_details: PromptTokensDetails = {"cached_tokens": counts.cached}
-    if counts.dropped:
-        prompt_details["dropped_messages"] = counts.dropped
-    return {
-        "prompt_tokens": counts.prompt,
-        "completion_tokens": counts.completion,
-        "total_tokens": counts.prompt + counts.completion,
-        "prompt_tokens_details": prompt_details,
-        "completion_tokens_details": {
-            "reasoning_tokens": counts.reasoning,
-            "accepted_prediction_tokens": counts.accepted,
-            "rejected_prediction_tokens": counts.rejected,
-        },
-    }
-
-
-def logprobs(tokens: Iterable[LoggedToken]) -> list[TokenLogprob]:
-    return [
-        {**_likely_token(token.entry), "top_logprobs": [_likely_token(top) for top in token.top]}
-        for token in tokens
-    ]
-
-
-def finite(logprob: float | None) -> float | None:
-    """Return a log-probability for JSON: -9999.0 for -inf, as OpenAI and vLLM do."""
-    return None if logprob is None else max(logprob, -9999.0)
-
-
-def _likely_token(entry: TokenEntry) -> LikelyToken:
-    return {"token": entry.text, "logprob": finite(entry.logprob), "bytes": entry.bytes}

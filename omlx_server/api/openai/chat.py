@@ -25,7 +25,7 @@ from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai import answers
-from omlx_server.api.openai.answers import logprobs, usage
+from omlx_server.api.openai.shapes import logprobs, usage
 from omlx_server.text.parts import Arguments, CallStart, Part, Text, Thought, ToolCall, assemble
 
 router = APIRouter()

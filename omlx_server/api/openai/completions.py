@@ -29,8 +29,8 @@ from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.api.openai import answers, completion_prompts
-from omlx_server.api.openai.answers import finite, usage
 from omlx_server.api.openai.completion_prompts import CompletionRequest, EncodedPrompt, start
+from omlx_server.api.openai.shapes import finite, usage
 from omlx_server.text.answers.answer import TokenEntry, piece_entry, text_of
 from omlx_server.text.parts import Text
 

@@ -14,7 +14,7 @@ from omlx_server.api.chat.choices import ChoiceDelta, LoggedToken, TokenCounts
 from omlx_server.api.chat.finish import Finish
 from omlx_server.api.chat.tools import InputReader
 from omlx_server.api.openai.answers import TokenLogprob
-from omlx_server.api.openai.answers import logprobs as logprobs_of
+from omlx_server.api.openai.shapes import logprobs as logprobs_of
 from omlx_server.api.responses import answers, shapes
 from omlx_server.api.responses.answers import ItemStatus, OutputItem, Response
 from omlx_server.api.responses.event_types import (
