@@ -242,6 +242,8 @@ class StepLoop:
     def _send(self, events: Sequence[TokenEvent]) -> None:
         ends = [event for event in events if event.finish]
         for event in ends:
+            if event.finish is FinishReason.MODEL_ERROR:
+                _log.error("%s: the logits are not finite (NaN)", event.request_id)
             self._note_end(event.request_id, event.index)
         if ends and not self.failed:
             self.beat()  # an end is counted before its client sees it
