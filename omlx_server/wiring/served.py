@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from omlx_server.api.chat.prompt import strips_reasoning
+from omlx_server.api.chat.shared_ends import strips_reasoning
 from omlx_server.api.models.served_model import Preset, Served, ServedModel, TemplateValue
 from omlx_server.engine.client.archives import PrefixArchives
 from omlx_server.engine.client.model_client import GeneratorClient

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omlx_server.api.chat.prompt import Fitter
+from omlx_server.api.chat.fit_prompt import Fitter
 from omlx_server.errors import ContextTooLong, TooManyTokens
 from omlx_server.text.overflow import Overflow
 from omlx_server.text.templates.template import ChatTemplate

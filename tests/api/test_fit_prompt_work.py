@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.api.chat.prompt import Fitter, TemplateMessage
+from omlx_server.api.chat.fit_prompt import Fitter, TemplateMessage
 from omlx_server.errors import ContextTooLong, TooManyTokens
 from omlx_server.text.overflow import Overflow
 from omlx_server.text.templates.template import ChatTemplate

@@ -1,4 +1,8 @@
-"""The images of a chat, from finding to computing them. Runs on the asyncio thread."""
+"""The images of a chat, from finding to computing them. Runs on the asyncio thread.
+
+A mark is the text that stands for an image until the prompt is tokenized. Then the image is one or
+more runs of image tokens; a span is a run at its place in the prompt.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -27,11 +27,11 @@ class Sequence:
     ended_by: int | None = None  # a last token outside the output
     in_flight: int = 0  # steps whose tokens are not read yet
     fed: int = 0
-    prefilled: int = 0  # the first of these, by its prefill
-    restarted_at: int = 0  # the output when it last joined the batch
+    prefilled: int = 0  # the first of `fed`, by its prefill
+    drafted: int = 0  # the last of `fed`: a draft that is being verified
+    restarted_at: int = 0  # the length of its output when it last joined the batch
     is_unusable: bool = False  # its caches hold what is no number
     forced: tuple[int, ...] = ()  # next tokens by the grammar
-    drafted: int = 0  # the last of them, which are being verified
     by_drafter: bool = False
     lookup: NgramLookup | None = None
     chance: Chance = field(default_factory=Chance)
@@ -121,7 +121,7 @@ class PrefillState:
     passed_since: float | None = None  # when others began to pass it
     room_made: bool = False  # others were preempted for it, so that none may pass it
     admitted: float = 0.0
-    computed: int = 0
+    computed: int = 0  # tokens that its caches hold, restored ones included
     restored: int = 0
     key: SequenceId = field(init=False)
     target: int = field(init=False)  # tokens to compute: all but the last

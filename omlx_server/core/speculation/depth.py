@@ -13,7 +13,8 @@ DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16)
 _MOST_SLOWED = 1.25
 # The least gain that is worth a wider step, since the host waits for its tokens.
 _LEAST_GAIN = 1.05
-# The part of measurements that a plain step forgets, so that what was slow once is tried again.
+# The part of a measurement that is forgotten with each plain step, and with each token that was
+# not predicted, so that what was slow or wrong once is tried again.
 _FORGOTTEN = 0.02
 # The least share of the probed time that is believed: the machine may have been busy then.
 _LEAST_SHARE = 0.25
@@ -21,7 +22,6 @@ _LEAST_SHARE = 0.25
 _WEIGHT = 4.0
 # The newest tokens that decide.
 _WINDOW = 32.0
-# The part forgotten with each token without a prediction.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Offer:
 
 
 class Bet(NamedTuple):
-    """A `depth`, and the tokens a second it promises for all rows."""
+    """A `depth`, and the tokens a second that it promises for all rows; depth 0 with a bonus."""
 
     depth: int
     rate: float

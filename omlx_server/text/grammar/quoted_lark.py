@@ -1,4 +1,8 @@
-"""Turns a Lark grammar of a text into one of the same text inside a JSON string.
+r"""Turns a Lark grammar of a text into one of the same text inside a JSON string.
+
+    start: "a\"b" /[^x]/       is written within a JSON string as
+    start: RULE__START
+    RULE__START: "a\\\"b" /(?:[[^x]&&[^"\\\x00-\x1f]]|(?-i:\\"|…))/
 
 All rules become one terminal, because the engine's lexer can't tell where rewritten terminals end.
 Regular expressions are those of Rust's regex crate.

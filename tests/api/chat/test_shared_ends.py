@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.api.chat.prompt import shared_ends, strips_reasoning
+from omlx_server.api.chat.shared_ends import shared_ends, strips_reasoning
 from omlx_server.core.blocks.keys import shared
 from omlx_server.errors import BadRequest
 from omlx_server.text.templates.template import ChatTemplate
