@@ -31,7 +31,7 @@ from omlx_server.core.memory.kv import (
 )
 
 _FLOAT32 = 4
-# Parts of a tensor that are alive at the peak, as `scripts/bench memory` measured them. `LayerKv` in
+# Parts of a tensor that are alive at the peak, as `scripts/bench memory` measured. `LayerKv` in
 # kv.py says what the flags of a layer mean.
 _TILES_ALIVE = 1.6
 # Few queries keep the unpacked tile longer.
