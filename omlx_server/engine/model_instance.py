@@ -20,8 +20,8 @@ from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.prefix_cache.report import Dropped
 from omlx_server.core.request import Miss, Request, Restored, TokenEvent
-from omlx_server.core.scheduler.admission import group_shapes
 from omlx_server.core.scheduler.limits import SchedulerLimits
+from omlx_server.core.scheduler.memory_admission import group_shapes
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.speculation.speculation import DraftController
@@ -114,7 +114,7 @@ class ModelInstance:
     def fits_without_others(self, request: Request) -> bool:
         """Return whether a request fits if no other model is loaded."""
         weights = self.watch.share.weights if self.watch is not None else 0
-        return self.scheduler.admission.fits_without_others(request, weights)
+        return self.scheduler.memory_admission.fits_without_others(request, weights)
 
     def change_limits(self, limits: SchedulerLimits, *, write_through: bool) -> None:
         """Use new limits; sequences keep rows and places in the queue."""

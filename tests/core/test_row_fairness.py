@@ -8,7 +8,7 @@ import pytest
 
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.request import FinishReason
-from omlx_server.core.scheduler.admission import Admission
+from omlx_server.core.scheduler.memory_admission import Admission
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import Sequence
 from omlx_server.core.step import SequenceId

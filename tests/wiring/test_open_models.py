@@ -9,7 +9,7 @@ from typing import Any
 from omlx_server.api.models.served_model import Served, ServedModel
 from omlx_server.compute.model.loader import load as load_model
 from omlx_server.core.memory.guard import Caches
-from omlx_server.core.scheduler.admission import HEADROOM
+from omlx_server.core.scheduler.memory_admission import HEADROOM
 from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pool.entry import Lease

@@ -8,8 +8,8 @@ from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Request
-from omlx_server.core.scheduler.admission import Admission, AtWork
 from omlx_server.core.scheduler.limits import SchedulerLimits
+from omlx_server.core.scheduler.memory_admission import Admission, AtWork
 from omlx_server.core.scheduler.order import PrefillOrder
 from omlx_server.core.scheduler.predictions import STAY_SECONDS, TURN_SECONDS
 from omlx_server.core.scheduler.queues import SequenceQueues

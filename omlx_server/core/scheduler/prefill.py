@@ -10,8 +10,8 @@ from omlx_server.core.blocks.lookup import PrefixHandle
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import Admitted
-from omlx_server.core.scheduler.admission import Admission, AtWork
 from omlx_server.core.scheduler.limits import SMALLEST_CHUNK, SchedulerLimits
+from omlx_server.core.scheduler.memory_admission import Admission, AtWork
 from omlx_server.core.scheduler.order import PrefillOrder
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence

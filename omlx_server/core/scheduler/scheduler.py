@@ -16,9 +16,9 @@ from omlx_server.core.request import (
     SampledToken,
     TokenEvent,
 )
-from omlx_server.core.scheduler.admission import HEADROOM, Admission, AtWork
 from omlx_server.core.scheduler.drafts import DraftPlan, Drafts
 from omlx_server.core.scheduler.limits import Load, SchedulerLimits
+from omlx_server.core.scheduler.memory_admission import HEADROOM, Admission, AtWork
 from omlx_server.core.scheduler.order import SIZES, PrefillOrder
 from omlx_server.core.scheduler.preemption import Preemption
 from omlx_server.core.scheduler.prefill import PrefillPlanner

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import RequestId
-from omlx_server.core.scheduler.admission import Admission, AtWork
 from omlx_server.core.scheduler.limits import SchedulerLimits
+from omlx_server.core.scheduler.memory_admission import Admission, AtWork
 from omlx_server.core.scheduler.queues import SequenceQueues
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 

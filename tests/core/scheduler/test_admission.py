@@ -11,8 +11,8 @@ from omlx_server.core.memory.kv import Decode, StepShape
 from omlx_server.core.memory.kv import PrefillShape as Forward
 from omlx_server.core.memory.ledger import Ledger
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
-from omlx_server.core.scheduler.admission import Admission, AtWork, group_shapes
 from omlx_server.core.scheduler.limits import Grouping
+from omlx_server.core.scheduler.memory_admission import Admission, AtWork, group_shapes
 from omlx_server.core.scheduler.sequence import PrefillState, Sequence
 from omlx_server.core.step import Chunk, SequenceId
 from tests.core.places import place
