@@ -114,7 +114,7 @@ class ModelInstance:
     def fits_without_others(self, request: Request) -> bool:
         """Return whether a request fits if no other model is loaded."""
         weights = self.watch.share.weights if self.watch is not None else 0
-        return self.scheduler.memory_admission.fits_without_others(request, weights)
+        return self.scheduler.admission.fits_without_others(request, weights)
 
     def change_limits(self, limits: SchedulerLimits, *, write_through: bool) -> None:
         """Use new limits; sequences keep rows and places in the queue."""

@@ -21,7 +21,7 @@ def could_go_on(step_loop: StepLoop) -> bool:
         return False
     if queues.active or len(exhausted_rows(queues.running.values())) < len(queues.running):
         return True
-    fits = instance.scheduler.memory_admission.fits_alone  # who does not will end
+    fits = instance.scheduler.admission.fits_alone  # who does not will end
     return any(
         fits(len(prefill.context) + 1, 1) and _is_free(prefill, queues, instance.cache)
         for prefill in queues.waiting

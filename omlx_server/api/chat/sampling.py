@@ -96,7 +96,7 @@ class SamplingFields(SharedFields):
     safety_identifier: str | None = None
     user: str | None = None
     bad_words: Annotated[list[BadWord], Field(max_length=256)] | None = None
-    # Constraints of the answer, which text.grammar.fields checks.
+    # Constraints of the answer, which text.grammar.to_grammar checks.
     response_format: JsonObject | None = None
     structured_outputs: JsonObject | None = None
     guided_json: JsonObject | Source | bool | None = None

@@ -1,7 +1,7 @@
 """Compiles the grammars of one model, in bounded time, with a cache. Any thread.
 
-A client's grammar is first compiled in a child process (`prover.py`), and stays in one
-(`own_process.py`) if a token could take too long.
+A client's grammar is first compiled in a child process (`prover.py`), and stays in one if a token
+could take too long.
 """
 
 import asyncio
