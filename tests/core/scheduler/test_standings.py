@@ -96,7 +96,7 @@ def test_a_glance_asks_no_admission_and_evicts_nothing() -> None:
     assert run.scheduler.add(make_request("b", 300, 3)) is None
     run.step()
     scheduler, before = run.scheduler, run.cache.report()
-    looked = Standings(scheduler.queues, run.cache, scheduler.memory_admission, LIMITS)
+    looked = Standings(scheduler.queues, run.cache, scheduler.admission, LIMITS)
     found = {str(standing.request): standing for standing in looked.glance()}
     assert (found["b"].place, found["b"].waits_for) == ("waiting", WaitReason.TURN)
     assert found["a"].place in ("active", "running")
