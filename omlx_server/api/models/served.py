@@ -248,8 +248,7 @@ class ServedModels:
         """Return the models of that name, or of that name at the hub; a full name comes first."""
         target = self.catalogue.resolve_alias(name)
         matches = self._listings_with_name(target)
-        name_at_hub = hub_name(target)
-        if not matches and name_at_hub is not None:
+        if not matches and (name_at_hub := hub_name(target)) is not None:
             matches = self._listings_with_name(str(name_at_hub))
         return matches
 
