@@ -304,7 +304,7 @@ def _toml_value(dotted: str, text: str) -> object:
     """Return a flag's text as a config file has it: a size with its unit, for example."""
     default = FIELDS[dotted].default
     if isinstance(default, str):
-        return int(text) if default == "auto" and re.fullmatch(r"\d{1,18}", text) else text
+        return int(text) if default in ("auto", "off") and re.fullmatch(r"\d{1,18}", text) else text
     return parse_text(text, FIELDS[dotted])
 
 

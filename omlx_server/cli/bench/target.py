@@ -108,7 +108,6 @@ class BenchTarget:
 
     @property
     def takes_ignore_eos(self) -> bool:
-
         return bool(self._extra_fields)
 
     async def ask_first(self, messages: Sequence[Message], most_tokens: int) -> BenchReply:

@@ -5,8 +5,6 @@ import re
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from omlx_server.models.hub import names
-
 MLX_COMMUNITY = "mlx-community"
 """An organisation of the hub that publishes MLX weights only."""
 MAIN = "main"
@@ -86,7 +84,7 @@ def hub_name(text: str) -> HubName | None:
     if len(text) > LONGEST_NAME:
         return None
     text = text.strip()
-    short = names.find(text)
+    short = find(text)
     if short is not None:
         return HubName(short.repo_id)
     if text.lower().startswith(_HUB_SCHEME):
