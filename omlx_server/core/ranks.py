@@ -89,7 +89,7 @@ class Ranks:
         """Keep what a read gave under this id, or drop it."""
 
     def clear(self, keys: Sequence[BlockKey] | None) -> None:
-        """Forget the model's blocks, or the descendants of these keys."""
+        """Forget the model's blocks, or these keys and their descendants."""
 
     def clear_all(self) -> None:
         """Forget the blocks of all models."""

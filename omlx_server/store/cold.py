@@ -191,11 +191,14 @@ class ColdTier:
         """Delete blocks that the index has forgotten."""
         for entry in entries:
             self.pending.pop(entry.key, None)
+            if not self._in_directory:
+                self._unusable.add(entry.key)  # the next write replaces what could not be deleted
             self._submit_delete(Name.of(entry.namespace, entry.key))
 
     def clear_chains(self, keys: Sequence[BlockKey]) -> None:
-        """Delete every descendant of these keys."""
-        self._forget(self.index.descendants(keys), deletes=True)
+        """Delete the blocks with these keys, and every descendant."""
+        named = [entry for key in keys if (entry := self.index.entry(key)) is not None]
+        self._forget([*named, *self.index.descendants(keys)], deletes=True)
 
     def _clear_namespace(self, id: str) -> None:
         entries = [entry for entry in self.index.entries() if entry.namespace == id]

@@ -229,6 +229,18 @@ def test_what_one_salt_has_stored_goes_and_nothing_else(tmp_path: Path, known: b
         tier.close(SOON)
 
 
+def test_a_chain_goes_with_the_block_that_is_named(tmp_path: Path) -> None:
+    """A rank is told the blocks that may be wrong, and must not keep the first of them."""
+    mine, theirs = salted(b"mine"), salted(b"theirs")
+    with opened(Files(tmp_path)) as tier:
+        write(tier, *mine, *theirs)
+        settle(tier)
+        tier.clear_chains([mine[1].key])
+        settle(tier)
+        left = {record.key for record in (mine[0], *theirs)}
+        assert on_disk(tmp_path) == in_index(tier) == left
+
+
 def test_what_one_salt_has_on_its_way_to_the_disk_goes_as_well(tmp_path: Path) -> None:
     mine, theirs = salted(b"mine"), salted(b"theirs")
     with hanging(tmp_path, "write") as (tier, gate):

@@ -84,7 +84,7 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Forget a model's blocks in the cold tier, or the descendants of these keys."""
+    """Forget a model's blocks in the cold tier, or these keys and their descendants."""
 
     keys: Sequence[BlockKey] | None
 

@@ -24,7 +24,7 @@ GROWTH = 256
 
 
 def longest_in_group(tokens: int) -> int:
-    """Return the longest row that is longest_of_groups with this one."""
+    """Return the longest row that is grouped with this one."""
     return tokens + max(GROWTH, tokens * 3 // 20)
 
 

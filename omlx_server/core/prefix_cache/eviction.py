@@ -74,6 +74,10 @@ class Eviction:
     def drop_lost(self, ids: Iterable[PayloadId]) -> None:
         self.note_gone(self._index.remove(ids))
 
+    def forget_demoted(self) -> None:
+        """Let nothing go to the cold tier that has just left."""
+        self._demoted = []
+
     def forbid(self, entries: Iterable[ColdEntry]) -> None:
         """Hand out what the cold tier has to delete, by `take_forbidden`."""
         self._forbidden += entries
@@ -143,6 +147,12 @@ class Uses:
             self._index.unuse(block)
         if path:
             self._eviction.shrink()
+
+    def forget_removed(self, users: Iterable[BlocksInUse]) -> None:
+        """Forget blocks that were removed from the index while in use."""
+        for blocks in users:
+            while blocks.path and self._index.entry(blocks.path[-1].id) is None:
+                blocks.path.pop()
 
     def of_restore(self, prefix: PrefixMatch, tokens: int) -> tuple[int, int]:
         """Return the tokens that a restore would refer to, and their unused bytes."""

@@ -201,6 +201,7 @@ class PrefixCache:
         ids = [block.id for block in match.path if block.stop > start][:1]
         ids += [point.id for at, point in match.checkpoints().items() if at > start]
         self.eviction.drop_lost(ids)
+        self.eviction.forget_demoted()  # it may be of the same blocks
         self.pinned.release_gone()
         if self.cold is not None:
             keys = (root, *chain(root, tokens, self.layout.block_size))

@@ -327,6 +327,9 @@ class Scheduler:
         """End a sequence whose logits are no numbers, and drop the blocks that may be the cause."""
         sequence.is_unusable = True
         self._cache.forget(sequence.root, sequence.context, sequence.proven)
+        users = [other.blocks for other in self.queues.sequences()]
+        users += [prefill.handle.blocks for prefill in self._unfinished_prompts()]
+        self._cache.uses.forget_removed(users)
         return self._end(sequence, FinishReason.MODEL_ERROR, rejected=rejected)
 
     def _unfinished_prompts(self) -> list[PrefillState]:

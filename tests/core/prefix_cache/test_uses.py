@@ -8,6 +8,7 @@ import pytest
 from omlx_server.core.blocks.block import PayloadId, Size
 from omlx_server.core.blocks.keys import block_key
 from omlx_server.core.blocks.lookup import PrefixHandle
+from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core.places import place
@@ -158,3 +159,25 @@ def test_lost_blocks_go_with_all_that_follows_them_whoever_uses_them(cache: Pref
     assert first is not None and cache.index.entry(first)
     cache.leave(other)
     assert used(cache) == 0
+
+
+def test_blocks_that_were_removed_while_in_use_are_no_longer_referred_to(
+    cache: PrefixCache,
+) -> None:
+    """Their bytes are the caches' own then, and must not be missing in the next step's plan."""
+    store(cache, FIRST)
+    handle, other = begin(cache, FIRST), begin(cache, FIRST[:11])
+    cache.forget(cache.root(b""), FIRST, 4)
+    cache.uses.forget_removed([handle.blocks, other.blocks])
+    assert handle.blocks.tokens == other.blocks.tokens == 4 and used(cache) == 1
+    cache.leave(handle)
+    cache.leave(other)
+    assert used(cache) == 0
+
+
+def test_nothing_that_has_just_left_goes_to_the_cold_tier_after_a_fault() -> None:
+    cache = PrefixCache(KV, "model", ROOMY, ColdIndex(1 << 30))
+    store(cache, FIRST)
+    cache.budget = HotBudget(0, 0)
+    cache.forget(cache.root(b""), FIRST, 0)
+    assert cache.eviction.has_evicted and cache.take_demoted() == []
