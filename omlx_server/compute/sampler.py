@@ -196,19 +196,20 @@ def sample(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
     scores = for_rows(scores, rows, masked, _mask_forbidden)
     scores = for_rows(scores, rows, [not row.greedy for row in rows], _add_noise)
     constraints = {i: row.constraint for i, row in enumerate(rows) if row.constraint is not None}
-    sampled = Sampled(_likeliest_or_not_finite(scores, logits), constraints)
+    best = mx.argmax(scores, axis=-1)
+    sampled = Sampled(_or_not_finite(best, mx.sum(logits, axis=-1)), constraints)
     _add_logprobs(sampled, logits, rows)
     if table is not None:
-        _note_in_histories(sampled.tokens, rows, table)
+        _note_in_histories(best.astype(mx.int32), rows, table)
     for row in rows:
         row.count_sampled()
     return sampled
 
 
-def _likeliest_or_not_finite(scores: mx.array, logits: mx.array) -> mx.array:
-    # Without this the likeliest of NaNs is token 0: an answer of "!!!!". -inf may be a mask.
-    is_finite = mx.sum(logits, axis=-1) < mx.inf
-    return mx.where(is_finite, mx.argmax(scores, axis=-1).astype(mx.int32), NOT_FINITE)
+@partial(mx.compile, shapeless=True)
+def _or_not_finite(best: mx.array, logit_sum: mx.array) -> mx.array:
+    # The likeliest of NaNs is token 0: without this an answer of "!!!!". -inf may be a mask.
+    return mx.where(logit_sum < mx.inf, best.astype(mx.int32), NOT_FINITE)
 
 
 def unsampled(logits: mx.array, rows: Sequence[SamplingRow]) -> Sampled:
@@ -222,7 +223,7 @@ def _note_in_histories(tokens: mx.array, rows: Sequence[SamplingRow], table: Tab
     numbers = [number for number, row in enumerate(rows) if row.history is not None]
     if len(numbers) < len(rows):
         tokens = tokens[mx.array(numbers)]
-    new_table = table.after(mx.maximum(tokens, 0))  # NOT_FINITE would be another row's place
+    new_table = table.after(tokens)
     for table_row, number in enumerate(numbers):
         row = rows[number]
         row.history = History(row.sampling, new_table, table_row)

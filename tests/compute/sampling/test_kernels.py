@@ -53,24 +53,25 @@ def a_later_step(rows: list[SamplingRow]) -> list[str]:
 
 
 @pytest.mark.parametrize("count", [1, 8, 32])
-def test_plain_rows_take_an_argmax_and_two_casts(count: int) -> None:
-    assert Counter(a_step(rows_of(count, **PLAIN))) == {"AsType": 2, "ArgReduce": 1}
+def test_plain_rows_take_a_cast_an_argmax_a_sum_and_one_kernel_for_both(count: int) -> None:
+    names = Counter(name.split("Broadcast")[0] for name in a_step(rows_of(count, **PLAIN)))
+    assert names == {"AsType": 1, "ArgReduce": 1, "Sum": 1, "Compiled": 1}
 
 
 @pytest.mark.parametrize("params", [PENALISED, SHAPED], ids=["penalties", "penalties and bias"])
 @pytest.mark.parametrize("count", [2, 8, 32])
-def test_penalties_bias_and_bans_take_four_kernels_more_however_many_rows(
+def test_penalties_bias_and_bans_take_five_kernels_more_however_many_rows(
     count: int, params: dict[str, Any]
 ) -> None:
     plain = len(a_step(rows_of(count, **PLAIN)))
-    assert len(a_later_step(rows_of(count, **params))) <= plain + 4
+    assert len(a_later_step(rows_of(count, **params))) <= plain + 5
 
 
 @pytest.mark.parametrize("count", [8, 32])
 def test_some_penalised_rows_among_others_take_no_more_for_more_rows(count: int) -> None:
     half = count // 2
     mixed = rows_of(half, **PLAIN) + rows_of(half, **SHAPED)
-    assert len(a_later_step(mixed)) <= 14
+    assert len(a_later_step(mixed)) <= 16
 
 
 @pytest.mark.parametrize("count", [8, 32])
