@@ -197,8 +197,7 @@ class ColdTier:
 
     def clear_chains(self, keys: Sequence[BlockKey]) -> None:
         """Delete the blocks with these keys, and every descendant."""
-        named = [entry for key in keys if (entry := self.index.entry(key)) is not None]
-        self._forget([*named, *self.index.descendants(keys)], deletes=True)
+        self._forget(self.index.chains(keys), deletes=True)
 
     def _clear_namespace(self, id: str) -> None:
         entries = [entry for entry in self.index.entries() if entry.namespace == id]

@@ -67,14 +67,15 @@ class ColdIndex:
     def entries(self) -> Iterable[ColdEntry]:
         return self._entries.values()
 
-    def descendants(self, keys: Iterable[BlockKey]) -> list[ColdEntry]:
-        found, todo = dict[BlockKey, ColdEntry](), list(keys)
+    def chains(self, keys: Iterable[BlockKey]) -> list[ColdEntry]:
+        """Return the entries with these keys, and all their descendants."""
+        reached, todo = dict[BlockKey, None](), list(keys)
         while todo:
-            for key in self._children.get(todo.pop(), ()):
-                if key not in found:
-                    found[key] = self._entries[key]
-                    todo.append(key)
-        return list(found.values())
+            key = todo.pop()
+            if key not in reached:
+                reached[key] = None
+                todo += self._children.get(key, ())
+        return [self._entries[key] for key in reached if key in self._entries]
 
     def add(self, record: Record, nbytes: int) -> list[ColdEntry] | None:
         """Add an entry. Returns what was evicted for it; None when it does not fit."""

@@ -147,14 +147,15 @@ def forget_beyond(
 ) -> list[ColdEntry]:
     """Forget what is stored of a sequence beyond its token `start`, and all that follows. `keys`:
     its root, and those of its full blocks. Return what is forgotten."""
-    gone = dict[BlockKey, ColdEntry]()
-    for record in [record for parent in keys for record in cold.children(parent)]:
-        if record.stop > start and record.tokens == tokens[record.start : record.stop]:
-            entries = cold.descendants([record.key]), [cold.entry(record.key)]
-            gone |= {entry.key: entry for part in entries for entry in part if entry is not None}
-    for key in gone:
-        cold.forget(key)
-    return list(gone.values())
+    records = (record for parent in keys for record in cold.children(parent))
+    gone = cold.chains(
+        record.key
+        for record in records
+        if record.stop > start and record.tokens == tokens[record.start : record.stop]
+    )
+    for entry in gone:
+        cold.forget(entry.key)
+    return gone
 
 
 def _blocks_within(

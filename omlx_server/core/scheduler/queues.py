@@ -164,7 +164,6 @@ class SequenceQueues:
         self._joined.append(prefill.handle)
         for sequence in prefill.sequences:
             sequence.fed = sequence.prefilled = prefill.target
-            sequence.restarted_at = len(sequence.output)
             sequence.admitted = prefill.admitted
             sequence.blocks = self._cache.uses.share(prefill.handle.blocks)
             sequence.root, sequence.keys = prefill.handle.root, prefill.handle.keys.copy()

@@ -277,7 +277,7 @@ class Scheduler:
             [self._token_event(sequence, token, accepted=True) for token in right] if right else []
         )
         rejected = row.rejected if row.drafted else 0
-        if last.id == NOT_FINITE and not (events and events[-1].finish):
+        if last.id == NOT_FINITE:
             return [*events, self._end_unusable(sequence, rejected)]
         if row.problem:
             sequence.ended_by = last.id  # it may be fed already

@@ -29,7 +29,6 @@ class Sequence:
     fed: int = 0
     prefilled: int = 0  # the first of `fed`, by its prefill
     drafted: int = 0  # the last of `fed`: a draft that is being verified
-    restarted_at: int = 0  # the length of its output when it last joined the batch
     is_unusable: bool = False  # its caches hold what is no number
     forced: tuple[int, ...] = ()  # next tokens by the grammar
     by_drafter: bool = False
@@ -54,7 +53,8 @@ class Sequence:
     @property
     def proven(self) -> int:
         """The first tokens whose caches are right: finite logits came of them."""
-        return len(self.context) - 1 if len(self.output) > self.restarted_at else 0
+        known = len(self.context) - 1
+        return known if known > self.prefilled else 0  # else no token came of these caches
 
     def last_in_line(self) -> tuple[int, float, SequenceId]:
         """Return a sort key: the sequence with the highest makes way first."""
