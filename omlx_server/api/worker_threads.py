@@ -23,6 +23,11 @@ from omlx_server.text.encoding.low_priority import be_polite
 T = TypeVar("T")
 IsAbandoned = Callable[[], bool]
 """Returns whether nobody waits for the result any more. Any thread may call it."""
+# Name, the largest size in bytes, number of threads, and how many a client has at most. Threads of
+# long texts mostly wait for their batches.
+_POOLS = (("short", 1 << 16, 4, 4), ("long", 1 << 20, 8, 1), ("huge", 1 << 62, 8, 1))
+_BATCH_THREADS = 2
+_NICENESS = 10
 
 
 class RunInThread(Protocol):
@@ -129,12 +134,6 @@ class WorkerThreads:
 
 
 Ts = TypeVarTuple("Ts")
-
-# Name, the largest size in bytes, number of threads, and how many a client has at most. Threads of
-# long texts mostly wait for their batches.
-_POOLS = (("short", 1 << 16, 4, 4), ("long", 1 << 20, 8, 1), ("huge", 1 << 62, 8, 1))
-_BATCH_THREADS = 2
-_NICENESS = 10
 
 
 class EncodingAbandoned(Exception):

@@ -33,6 +33,7 @@ _PATHS = {
 }
 # tomllib's messages for a text that does not end.
 _ENDLESS_TEXT = ("Unterminated string", r"Illegal character '\n'", "Expected \"'")
+_KEYS = ("server.host", "server.port", "logging.file", "server.uds")  # in Salvaged's order
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +216,6 @@ def _from_flags(texts: Mapping[str, str], origin: str) -> dict[str, LayerValue]:
     for dotted in texts:
         check_key(dotted, origin)
     return {key: LayerValue(text, origin, is_text=True) for key, text in texts.items()}
-
-
-_KEYS = ("server.host", "server.port", "logging.file", "server.uds")  # in Salvaged's order
 
 
 @dataclass(frozen=True, slots=True)

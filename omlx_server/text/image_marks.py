@@ -19,6 +19,8 @@ from omlx_server.text.encoding.controls import random_digits
 from omlx_server.text.tokenizer import Tokenizer
 
 _DIGITS = 6
+_QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
+_GEMMA3 = "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +137,6 @@ class ImageMarkup:
         if missing is not None or placeholder is None:
             raise LoadFailed(f"the model's prompts can't show images: there is no token {missing}")
         return cls(write, placeholder)
-
-
-_QWEN = "<|vision_start|><|image_pad|><|vision_end|>"
-_GEMMA3 = "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"
 
 
 def _idefics3(tiles: Tiles) -> str:

@@ -57,6 +57,9 @@ _OLLAMA_SIZE_NAMES = {
     "num_attention_heads": "attention.head_count",
     "num_key_value_heads": "attention.head_count_kv",
 }
+OLLAMA_VERSION = "0.13.5"
+"""Clients refuse versions that are older than what they need."""
+_NEVER_SECONDS = 292 * 365 * 86_400.0  # as long as Ollama writes for a model that stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +201,6 @@ def _file_states(directory: Path | None, *others: Path) -> tuple[FileState, ...]
 
 router = APIRouter()
 
-OLLAMA_VERSION = "0.13.5"
-"""Clients refuse versions that are older than what they need."""
-_NEVER_SECONDS = 292 * 365 * 86_400.0  # as long as Ollama writes for a model that stays
 
 _SHOW = Operation("Ollama", answers.ShownModel, body=schema.ShowRequest, may_fail=MODEL).extra
 

@@ -19,6 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+_OLD_SECONDS = 3600
+# Symbolic links are not followed. Without O_NONBLOCK, opening a FIFO waits for its writer.
+_OPEN_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 class DamagedResponse(Exception):
     """A stored response is unusable. `reason` labels a counter: unreadable, too_large, no_json,
@@ -150,10 +155,6 @@ _log = logging.getLogger(__name__)
 _ENTRY_NAME = re.compile(r"[0-9a-f]{64}")
 _ENTRY_FILE = re.compile(r"([0-9a-f]{64})\.json")
 _TEMPORARY_FILE = re.compile(r"\.tmp-[0-9a-f]{16}")
-_OLD_SECONDS = 3600
-# Symbolic links are not followed. Without O_NONBLOCK, opening a FIFO waits for its writer.
-_OPEN_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DiskStore(ResponseStore):

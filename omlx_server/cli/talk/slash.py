@@ -24,6 +24,9 @@ _ROLES = ("system", "user", "assistant")
 _MOST_BYTES = 256 * 1024 * 1024
 # JSON may hold these control characters, but `cat` would send them to a terminal.
 _CONTROLS = re.compile(r"[\x7f-\x9f]")
+EXITS = ("/exit", "/quit", "/bye")
+_REMOVE = "-"  # the argument that removes what a command sets
+_HELP_HINT = "/help lists all"
 
 
 def save(path: Path, messages: Sequence[Message]) -> bool:
@@ -96,9 +99,6 @@ def _check_is_ours(path: Path) -> None:
 
 
 _WORD_AFTER_SLASH = re.compile(r"/[^\s/]*")
-EXITS = ("/exit", "/quit", "/bye")
-_REMOVE = "-"  # the argument that removes what a command sets
-_HELP_HINT = "/help lists all"
 # The hints for commands of Ollama that are other ones here.
 _OLLAMA_HINTS = MappingProxyType(
     {

@@ -22,6 +22,7 @@ from omlx_server.engine.messages import Counted
 # All hot tiers together keep this part of what the weights leave.
 _FLOOR_PART = 20
 BudgetOf = Callable[[int], HotBudget]
+_CHECK_SECONDS = 1.0
 
 
 class MemoryHolder(Protocol):
@@ -326,7 +327,6 @@ class MemoryWatch:
 
 
 _log = logging.getLogger(__name__)
-_CHECK_SECONDS = 1.0
 
 
 class Audit:

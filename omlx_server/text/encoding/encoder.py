@@ -30,6 +30,10 @@ WORDS = 256
 
 _ENTRY_BYTES = 256
 """Bytes of an entry besides its text and its ids. They bound the number of tiny entries, too."""
+PIECE = 1 << 12
+"""In characters: a longer text without a control token is cut at the first seam after so many."""
+BATCH = 1 << 16
+"""In characters: pieces of together so many are given to the library at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +92,6 @@ def _bytes_of(text: str, ids: "array[int]") -> int:
 # The library's own threads would be shared: a short text would wait behind the longest ones.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-PIECE = 1 << 12
-"""In characters: a longer text without a control token is cut at the first seam after so many."""
-BATCH = 1 << 16
-"""In characters: pieces of together so many are given to the library at once."""
 
 Encode = Callable[[], list[Encoding]]
 IN_TURN: Final[ContextVar[Callable[[Encode], list[Encoding]]]] = ContextVar(

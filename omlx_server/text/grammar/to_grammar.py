@@ -25,6 +25,21 @@ MAX_CHOICES = 10_000
 # A blank, or a new line with its indentation, once. With any number of blanks allowed, a model
 # that has lost its thread writes blanks until its tokens are used up.
 WHITESPACE = r"[ ]|\n[ ]{0,40}|\n\t{0,20}"
+FIELDS = (
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json_object",
+    "json_schema",
+    "grammar",
+)
+_SOURCES = ("json", "regex", "choice", "grammar", "json_object")
+_OPTIONS = ("whitespace_pattern", "disable_any_whitespace")
+# These choose among vLLM's engines; here there is only one.
+_IGNORED = ("disable_fallback", "backend", "_backend", "_backend_was_auto")
 
 
 class GrammarKind(StrEnum):
@@ -153,22 +168,6 @@ def _check_encodable(text: str, param: str) -> str:
 
 
 Fields = Mapping[str, Any]
-
-FIELDS = (
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "guided_json_object",
-    "json_schema",
-    "grammar",
-)
-_SOURCES = ("json", "regex", "choice", "grammar", "json_object")
-_OPTIONS = ("whitespace_pattern", "disable_any_whitespace")
-# These choose among vLLM's engines; here there is only one.
-_IGNORED = ("disable_fallback", "backend", "_backend", "_backend_was_auto")
 
 
 def from_request(fields: Fields) -> GrammarSpec | None:

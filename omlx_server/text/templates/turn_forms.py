@@ -12,6 +12,8 @@ from omlx_server.text.templates.messages import Message, join_messages, join_tex
 
 Render = Callable[..., str]
 """Renders messages with a chat template, and `tools` if it is given them."""
+_WAS_SYSTEM = "said_for_the_system"  # a mark that `_join_former_systems` takes away again
+_LATE_FORM = "<system>\n{}\n</system>"
 
 
 def try_render(render: Render, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -128,10 +130,6 @@ class SystemTurns:
         if self.first and self.late:
             return front + others
         return _join_former_systems(front + others)
-
-
-_WAS_SYSTEM = "said_for_the_system"  # a mark that `_join_former_systems` takes away again
-_LATE_FORM = "<system>\n{}\n</system>"
 
 
 def _shows(render: Render, besides: str, *roles: str) -> bool:

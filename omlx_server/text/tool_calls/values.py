@@ -15,6 +15,7 @@ from omlx_server.text.grammar.json_schema.prepare import resolve_pointer
 from omlx_server.text.parts import CallStart
 
 _ALPHABET = string.ascii_letters + string.digits
+_MAX_DEPTH = 10
 
 
 def new_call_id() -> str:
@@ -65,7 +66,6 @@ def _as_plain(value: Any) -> Any:
 
 
 _CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
-_MAX_DEPTH = 10
 _JSON_TYPES: Mapping[type, str] = {
     str: "string",
     bool: "boolean",

@@ -15,6 +15,11 @@ _PATTERN_PARTS = re.compile(
     r"(?P<unusable>\(\?(?:<?[=!]|>|P=|#)|\\[bBGZk0-9<>])|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]?", re.DOTALL
 )
 _ANNOTATIONS = frozenset(["title", "description", "examples", "$comment", "format", "default"])
+MAX_DEPTH = 100
+_TYPE_NAMES = ("string", "number", "integer", "boolean", "null", "array", "object")
+# The engine's own options: the server sets them, a client can't.
+OPTIONS = "x-guidance"
+_LOOKS_AROUND = " with a pattern that looks around or back"
 
 
 def is_usable(pattern: str) -> bool:
@@ -76,7 +81,6 @@ def resolve_pointer(root: Mapping[str, Any], reference: str) -> Any:
 
 _log = logging.getLogger(__name__)
 
-MAX_DEPTH = 100
 
 _UNSUPPORTED = frozenset(
     [
@@ -102,7 +106,6 @@ _SINGLE_SCHEMAS = frozenset(["items", "additionalItems", "additionalProperties"]
 _COUNTS = frozenset(
     f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties")
 )
-_TYPE_NAMES = ("string", "number", "integer", "boolean", "null", "array", "object")
 # Where a value is of another type, the engine's error does not name its place.
 _VALUE_TYPES: Mapping[str, Any] = {
     **dict.fromkeys(_SCHEMA_MAPS, dict),
@@ -110,8 +113,6 @@ _VALUE_TYPES: Mapping[str, Any] = {
     **dict.fromkeys(("pattern", "format", "$ref"), str),
     **dict.fromkeys(("minimum", "maximum", "multipleOf"), int | float),
 }
-# The engine's own options: the server sets them, a client can't.
-OPTIONS = "x-guidance"
 
 
 def prepare_schema(schema: object, param: str, *, lenient: bool = False) -> Any:
@@ -153,9 +154,6 @@ def values_within(value: object) -> Iterator[object]:
         found = pending.pop()
         yield found
         pending += _children(found)
-
-
-_LOOKS_AROUND = " with a pattern that looks around or back"
 
 
 def _why_unenforced(key: str, value: Any) -> str | None:
