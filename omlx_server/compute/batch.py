@@ -3,6 +3,7 @@ tokens [B] and the rows of every cache are in the same order. A lone first row k
 caches. Recurrent rows without a state yet come last, in their own caches."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +20,7 @@ from omlx_server.compute.codecs.base import Cache
 from omlx_server.compute.drafting.base import Drafted, Drafter
 from omlx_server.compute.drafting.heads_drafter import HeadsDrafter
 from omlx_server.compute.drafting.model_drafter import ModelDrafter
+from omlx_server.compute.forward_parts import ForwardParts
 from omlx_server.compute.hardware import device
 from omlx_server.compute.kv.spans import Runs
 from omlx_server.compute.prefill import Prefilled
@@ -50,7 +52,9 @@ class LiveBatch:
         block_size: int = 1,
         adapters: AdapterStore | None = None,
         ranks: Ranks = ALONE,
+        parts: ForwardParts | None = None,
     ) -> None:
+        self._parts = parts or ForwardParts(model)
         self._ranks = ranks  # only the first of several samples
         self._adapters = adapters or AdapterStore()
         self._model = model
@@ -200,7 +204,8 @@ class LiveBatch:
         if self._stateless is not None:
             return self._feed_in_two_parts(self._stateless)
         tokens = self._ranks.shared(self._tokens)[:, None]
-        logits = self._run_model(tokens, self._target_caches, self.rows)[:, -1, :]
+        with self._in_parts(1):
+            logits = self._run_model(tokens, self._target_caches, self.rows)[:, -1, :]
         if self._drafter is not None:
             self._drafter.stepped(self._tokens, self._hidden, self._drafter_caches)
         return logits
@@ -219,7 +224,8 @@ class LiveBatch:
         put_back = cache_ops.prepare_undo(self._target_caches)
         lengths = [len(feed.states) for feed in feeds]
         forward = partial(self._run_model, rows=self.rows)
-        logits = cache_ops.forward_decoding(forward, tokens, lengths, self._target_caches)
+        with self._in_parts(tokens.shape[1]):
+            logits = cache_ops.forward_decoding(forward, tokens, lengths, self._target_caches)
         sampled = sample_after_each(logits, feeds, samples=self._ranks.leads)
         return VerifyingDecode(feeds, sampled, tokens, put_back, self._hidden)
 
@@ -265,6 +271,11 @@ class LiveBatch:
         if min(lengths) < width:
             cache_ops.take_out_drafts(caches, [width - length for length in lengths])
         cache_ops.evaluate(caches, wait=True)
+
+    def _in_parts(self, tokens: int) -> AbstractContextManager[None]:
+        if self._parts.limit is None:
+            return nullcontext()
+        return self._parts.of_rows([(tokens, row.position - 1) for row in self.rows])
 
     def _run_model(self, tokens: mx.array, cache: Caches, rows: Sequence[SamplingRow]) -> mx.array:
         if not isinstance(self._model, Headed):

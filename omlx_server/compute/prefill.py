@@ -10,6 +10,7 @@ from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.architectures.pair import Pair
 from omlx_server.compute.caches import Caches
+from omlx_server.compute.forward_parts import ForwardParts
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.vision.vision import Vision
 from omlx_server.core.scheduler.limits import Grouping
@@ -45,7 +46,9 @@ class Prefiller:
         batchable: bool,
         vision: Vision | None = None,
         adapters: AdapterStore | None = None,
+        parts: ForwardParts | None = None,
     ) -> None:
+        self._parts = parts or ForwardParts(model)
         self._model = model
         self._vision = vision
         self._adapters = adapters or AdapterStore()
@@ -107,7 +110,8 @@ class Prefiller:
         caches = cache_ops.merge([self._caches_of(chunk.prefill) for chunk in group])
         rows = [chunk.tokens for chunk in group]
         try:
-            with self._adapters.using([chunk.adapter for chunk in group]):
+            using = self._adapters.using([chunk.adapter for chunk in group])
+            with using, self._parts.of_chunks(group):
                 tokens, lengths = cache_ops.padded(rows), list(map(len, rows))
                 cache_ops.forward_padded(self._model, tokens, lengths, caches)
                 cache_ops.evaluate(caches, wait=False)
@@ -126,7 +130,7 @@ class Prefiller:
     def _run_solo(self, chunk: Chunk) -> Prefilled | None:
         caches = self._unfinished[chunk.prefill] = self._caches_of(chunk.prefill)
         if chunk.tokens:
-            with self._adapters.using([chunk.adapter]):
+            with self._adapters.using([chunk.adapter]), self._parts.of_chunks([chunk]):
                 self._forward_chunk(chunk, caches)
             cache_ops.evaluate(caches, wait=False)
         self.drop([chunk.prefill])

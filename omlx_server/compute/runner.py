@@ -12,12 +12,14 @@ The engine chooses the order (engine/pipeline.py).
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.codecs.base import CacheRow
+from omlx_server.compute.forward_parts import ForwardParts
 from omlx_server.compute.hardware import device, device_policy
 from omlx_server.compute.kv.spans import LostTokens, Runs
 from omlx_server.compute.launched import ChunksLaunched, CutPayload, Launched
@@ -27,6 +29,8 @@ from omlx_server.compute.prefill import Prefilled, Prefiller
 from omlx_server.compute.verify import VerifyingDecode
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.device_errors import fault_of, is_out_of_memory
+from omlx_server.core.dispatch_limit import DispatchLimit
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import NOT_FINITE, RequestId, Restored, SamplingParams
 from omlx_server.core.step import (
@@ -61,15 +65,30 @@ class ModelRunner:
         self.batchable = not self.why_alone
         self.codec = codec
         self._fetch = fetch
+        self._parts = ForwardParts(loaded.model)
         self._prefiller = Prefiller(
-            loaded.model, batchable=self.batchable, vision=loaded.vision, adapters=loaded.adapters
+            loaded.model,
+            batchable=self.batchable,
+            vision=loaded.vision,
+            adapters=loaded.adapters,
+            parts=self._parts,
         )
+        self._failed_prefills = set[SequenceId]()  # once, alone
         self.grouping = self._prefiller.grouping
         self.runs = codec.runs if codec else Runs()
         block_size = codec.layout.block_size if codec else 1
         vocab, adapters = loaded.dims.vocab, loaded.adapters
         self.ranks = loaded.ranks
-        self._batch = LiveBatch(loaded.model, vocab, self.runs, block_size, adapters, self.ranks)
+        self._batch = LiveBatch(
+            loaded.model, vocab, self.runs, block_size, adapters, self.ranks, self._parts
+        )
+
+    def limit_dispatches(self, limit: DispatchLimit | None) -> None:
+        self._parts.limit = limit
+        self.grouping = replace(self.grouping, dispatch=limit)
+
+    def note_chunk_time(self, chunks: ChunksLaunched, seconds: float) -> None:
+        self._parts.note_chunks(chunks.groups, seconds)
 
     @property
     def idle(self) -> bool:
@@ -91,6 +110,7 @@ class ModelRunner:
         tails = self.cut(step.tails)
         self._batch.drop(step.drops)
         self._prefiller.drop(step.drops)
+        self._failed_prefills.difference_update(step.drops)
         if step.drops:
             self.runs.tidy(wholly=self.idle)
         ids = self._batch.ids
@@ -222,8 +242,10 @@ class ModelRunner:
             caches = guarded(rebuild if alone else trial)
             if isinstance(caches, Crash):
                 chunks = [chunk for chunk in step.chunks if chunk.prefill == restore.prefill]
-                if device.is_out_of_memory(caches.error):
+                if is_out_of_memory(caches.error):
                     launched.starved += chunks
+                elif fault_of(caches.error):
+                    raise caches.error
                 else:
                     _log.error("a stored prefix is unreadable", exc_info=caches.error)
                     launched.lost += chunks
@@ -255,13 +277,15 @@ class ModelRunner:
             return [prefilled] if prefilled else []
         if self.ranks.has_lost_one(prefilled.error):
             raise prefilled.error  # no prompt can go on
-        if device.is_out_of_memory(prefilled.error):
+        if is_out_of_memory(prefilled.error):
             self._prefiller.fail([chunk.prefill for chunk in group], together=False)
             launched.starved += group
+        elif fault_of(prefilled.error):
+            raise prefilled.error  # the device failed, perhaps in earlier work
         elif len(group) > 1:
             self._prefiller.fail([chunk.prefill for chunk in group], together=True)
             return [rows for chunk in group for rows in self._prefill_group((chunk,), launched)]
-        elif isinstance(prefilled.error, LostTokens):
+        elif isinstance(prefilled.error, LostTokens) or self._is_first_failure(group[0]):
             self._prefiller.fail([group[0].prefill], together=False)
             launched.lost += group
         else:
@@ -271,10 +295,17 @@ class ModelRunner:
             launched.failures.append(ChunkFailure(group[0], message))
         return []
 
+    def _is_first_failure(self, chunk: Chunk) -> bool:
+        """Note that a prompt failed alone. Only one that fails twice is to blame."""
+        is_first = chunk.prefill not in self._failed_prefills
+        self._failed_prefills ^= {chunk.prefill}
+        return is_first
+
     def _cut_chunks(
         self, group: Sequence[Chunk], prefilled: Prefilled | None, launched: ChunksLaunched
     ) -> None:
         for index, chunk in enumerate(group):
+            self._failed_prefills.discard(chunk.prefill)
             caches = prefilled.caches if prefilled else self._prefiller.unfinished(chunk.prefill)
             if caches is not None:
                 row = CacheRow(index, chunk.stop)

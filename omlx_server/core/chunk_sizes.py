@@ -1,6 +1,7 @@
 """Prefill chunk sizes, chosen from measured times while a model loads, then fixed. Pure."""
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 CANDIDATES = (256, 512, 1024, 2048)
@@ -14,12 +15,57 @@ _LEAST_SPEED_UP = 1.05
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkPace:
+    """Measured seconds of a model's chunks, by their tokens and by their depth."""
+
+    layers: int
+    growing: int  # layers whose attention sees all tokens
+    by_size: tuple[tuple[int, float], ...]  # tokens and seconds, all with the same middle
+    # Positions, from that middle on, and the seconds by which a token takes longer there.
+    by_depth: tuple[tuple[float, float], ...]
+
+    def chunk_seconds(self, tokens: int, start: int) -> float:
+        return self._shallow_seconds(tokens) + self._growth_seconds(tokens, start)
+
+    def layer_seconds(self, tokens: int, start: int) -> float:
+        """Return the seconds of a layer that attends to all tokens."""
+        return self.fixed_seconds(tokens) + self.attention_seconds(tokens, start)
+
+    def fixed_seconds(self, tokens: int) -> float:
+        """Return the part of `layer_seconds` that does not depend on the depth."""
+        return self._shallow_seconds(tokens) / self.layers
+
+    def attention_seconds(self, tokens: int, start: int) -> float:
+        return self._growth_seconds(tokens, start) / max(1, self.growing)
+
+    def _shallow_seconds(self, tokens: int) -> float:
+        most, longest = self.by_size[-1]
+        if tokens > most:
+            return longest * tokens / most
+        return _interpolate(self.by_size, tokens)
+
+    def _growth_seconds(self, tokens: int, start: int) -> float:
+        return tokens * _interpolate(self.by_depth, start + tokens / 2) if self.growing else 0.0
+
+
+def _interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Return y at x between `points`, the first y before them, and on the last line after them."""
+    first_x, first_y = points[0]
+    if x <= first_x or len(points) == 1:
+        return first_y
+    index = min(bisect_left(points, (x,)), len(points) - 1)
+    (x1, y1), (x2, y2) = points[index - 1 : index + 1]
+    return y1 + (y2 - y1) * (x - x1) / (x2 - x1)
+
+
+@dataclass(frozen=True, slots=True)
 class ChunkSizes:
     """Tokens of a chunk `beside` running rows, and `alone`, a multiple of it."""
 
     beside: int
     alone: int
     token_seconds: float = field(default=0.0, compare=False)
+    pace: ChunkPace | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         if self.beside == self.alone:

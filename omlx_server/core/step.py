@@ -125,4 +125,5 @@ class StepResult:
     failures: Sequence[ChunkFailure] = ()
     lost: Sequence[Chunk] = ()
     starved: Sequence[Chunk] = ()
+    ends_newest: bool = False  # so that there is memory for them
     chunks_launched: bool = False

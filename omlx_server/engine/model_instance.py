@@ -14,6 +14,7 @@ from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.chunk_sizes import ChunkSizes
+from omlx_server.core.device_errors import DeviceFault, Reaction, RecentFaults
 from omlx_server.core.memory.guard import Caches
 from omlx_server.core.memory.kv import StepShape
 from omlx_server.core.memory.ledger import Ledger
@@ -55,7 +56,9 @@ class ModelInstance:
         self.runner = runner
         self.ranks = runner.ranks
         self.weight_bytes = runner.loaded.weight_bytes
+        self._halvings = 0  # of the limit of dispatches, after failures of the device
         self._limits = self._limits_of_model(limits)
+        self.faults = RecentFaults()
         self.watch = watch
         self.speculation = speculation
         self.names = names
@@ -118,6 +121,8 @@ class ModelInstance:
 
     def change_limits(self, limits: SchedulerLimits, *, write_through: bool) -> None:
         """Use new limits; sequences keep rows and places in the queue."""
+        for _ in range(self._halvings):
+            limits = limits.with_half_dispatches()
         self._limits = self._limits_of_model(limits)
         self.tiers.write_through = write_through
         self.scheduler.change(self._limits)
@@ -148,14 +153,28 @@ class ModelInstance:
         )
 
     def recover_memory(self) -> list[TokenEvent]:
-        """End the newest request, queue the others again, evict half of the hot tier."""
+        """End the newest request, and give back."""
         self._drop_uncomputed()
         events = self.scheduler.fail_newest()
+        self.give_back()
+        return events
+
+    def give_back(self) -> None:
+        """Evict half of the hot tier, and queue all sequences again."""
+        self.restart()
+        self._evict_half()
+
+    def _evict_half(self) -> None:
         self.features.forget()
         self.cache.eviction.make_room(self.cache.index.nbytes // 2, 0)
         self.drop_evicted(wholly=True)
-        self.restart()
-        return events
+        device.give_back()
+
+    def halve_dispatches(self) -> None:
+        """Submit half as much at once from now on."""
+        self._halvings += 1
+        self._limits = self._limits_of_model(self._limits.with_half_dispatches())
+        self.scheduler.change(self._limits)
 
     def restart_without_drafts(self) -> None:
         """Restart after a failed step with drafts, and draft none for a while."""
@@ -246,12 +265,23 @@ class ModelInstance:
         if failed:
             self.tiers.drop_lost()
         result = StepResult(
-            failures=chunks.failures, lost=chunks.lost, starved=chunks.starved, chunks_launched=True
+            failures=chunks.failures,
+            lost=chunks.lost,
+            starved=chunks.starved,
+            ends_newest=bool(chunks.starved) and self._note_starved() is Reaction.END_NEWEST,
+            chunks_launched=True,
         )
         events = self.scheduler.update(result)
+        if chunks.starved:
+            self._evict_half()
         if failed:
             self.scheduler.queues.preempt_lost(self.runner.lost)
         return chunks, events
+
+    def _note_starved(self) -> Reaction:
+        reaction = self.faults.note(DeviceFault.MEMORY, time.monotonic())
+        _log.error("there was no memory for a prompt; %s", reaction.value)
+        return reaction
 
     def note_chunks_done(self, chunks: ChunksLaunched, seconds: float) -> None:
         """Note that a step's chunks took `seconds`. Call in the order of launches."""
@@ -263,6 +293,7 @@ class ModelInstance:
             if self._cut_by_chunks:
                 self.watch.begin_step()
         self.cache.read_ahead.rates.note_computing(chunks.tokens, seconds)
+        self.runner.note_chunk_time(chunks, seconds)
         self.scheduler.note_chunk_time(chunks.chunks, seconds)
 
     def _trim_features(self) -> None:
@@ -332,6 +363,7 @@ class ModelInstance:
         runner = self.runner
         rows = limits.max_batch_size if runner.batchable else 1
         verify = limits.verify & runner.loaded.verifies
+        runner.limit_dispatches(limits.dispatch)
         return replace(limits, max_batch_size=rows, verify=verify, grouping=runner.grouping)
 
     def _keep(self, payloads: Items[CutPayload], *, computed: bool = True) -> list[PayloadId]:

@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from omlx_server.compute.hardware import device
 from omlx_server.core.crash import MOST_CRASHES, Crash, Crashes, guarded
+from omlx_server.core.device_errors import DeviceFault, RecentFaults, fault_of
 from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Admitted, FinishReason, Request, RequestId, TokenEvent
@@ -39,7 +39,7 @@ from omlx_server.engine.messages import (
 )
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pipeline import Pipeline
-from omlx_server.errors import one_line
+from omlx_server.engine.recovery import StepRecovery, why_to_leave
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +56,12 @@ class StepLoop:
         instance: ModelInstance,
         publish: Callable[[Sequence[Outbound]], None],
         clock: Callable[[], float] = time.monotonic,
+        faults: RecentFaults | None = None,
     ) -> None:
         self.instance = instance
+        self.device_lost = ""  # why the process can't use the device any more
+        instance.faults = faults or instance.faults
+        self._recovery = StepRecovery(self, instance.faults, clock)
         self._pipeline = Pipeline(instance, self._report)
         self._publish = publish
         self._clock = clock
@@ -145,7 +149,7 @@ class StepLoop:
         self._pipeline.clear()
         for open_request in list(self._unfinished.values()):
             guarded(self.instance.scheduler.cancel, open_request.request.id)
-            self._send(open_request.end(FinishReason.ERROR, why))
+            self.send(open_request.end(FinishReason.ERROR, why))
 
     def beat(self) -> None:
         instance, now = self.instance, self._clock()
@@ -194,8 +198,8 @@ class StepLoop:
             instance.check_invariants()
 
     def _check_memory_and_deadlines(self, now: float) -> None:
-        self._send(self.instance.scheduler.expire(now))
-        self._send(self.instance.relieve(now))
+        self.send(self.instance.scheduler.expire(now))
+        self.send(self.instance.relieve(now))
         self.beat()
 
     def _admit(self, request: Request) -> None:
@@ -210,7 +214,7 @@ class StepLoop:
         self._publish(
             [rejected or Accepted(request.id, scheduler.promise_first_token(request, now))]
         )
-        self._send(empty)
+        self.send(empty)
 
     def _run_step(self, step: Step | None, *, is_only_model: bool, has_jobs: bool = False) -> None:
         """Nothing may hold its payloads afterwards: the account of memory would be wrong."""
@@ -227,7 +231,7 @@ class StepLoop:
             if self.instance.ranks.are_several:  # they can't go on without the lost data
                 self._fail_for_good(self.instance.ranks.fail(crash))
             else:
-                self._recover_from_failed_step(crash, drafted=drafted)
+                self._recovery.recover(crash.error, drafted=drafted)
         else:  # the step may have admitted prompts without a token
             self._report(())
 
@@ -237,9 +241,9 @@ class StepLoop:
         for reports in (admitted, restored):
             if reports:
                 self._publish(reports)
-        self._send(events)
+        self.send(events)
 
-    def _send(self, events: Sequence[TokenEvent]) -> None:
+    def send(self, events: Sequence[TokenEvent]) -> None:
         ends = [event for event in events if event.finish]
         for event in ends:
             if event.finish is FinishReason.MODEL_ERROR:
@@ -280,7 +284,7 @@ class StepLoop:
         self._log_standstill(standings, verdict, stood_seconds, now)
         self._wants_turn = True
         if verdict is StallVerdict.START_OVER:
-            self._start_over_with_sequences()
+            self.start_over_with_sequences()
         else:
             why = f"nothing had moved for {stood_seconds:.0f} s, nor after a new start"
             self._end_all_and_start_over(why)
@@ -301,7 +305,7 @@ class StepLoop:
         for id in self._unfinished.keys() - {standing.request for standing in standings}:
             _log.error("%s is nowhere", id)
 
-    def _start_over_with_sequences(self) -> None:
+    def start_over_with_sequences(self) -> None:
         """Restart with all sequences, output kept; end choices that are lost."""
         self._stalls += Stalls(restarted=1)
         self._keep_counters(self.tally().cache)
@@ -311,7 +315,7 @@ class StepLoop:
         for open_request in list(self._unfinished.values()):
             events = open_request.end(FinishReason.ERROR, "the engine had lost it")
             lost = [e for e in events if SequenceId(e.request_id, e.index) not in kept_ids]
-            self._send(lost)
+            self.send(lost)
 
     def _keep_counters(self, report: CacheReport) -> None:
         # Its gauges begin anew, its counters go on.
@@ -330,41 +334,23 @@ class StepLoop:
         if isinstance(crash, Crash):
             self._pipeline.clear()
             self._wants_turn = True
+            if fault_of(crash.error) is not None and not self.instance.ranks.are_several:
+                recovery = guarded(self._recovery.recover, crash.error)
+                if not isinstance(recovery, Crash):
+                    return
             if not self._start_over_after_crash(crash):
                 self._fail_for_good(f"the engine crashed {MOST_CRASHES} times")
                 guarded(self.instance.release_memory)
+
+    def leave_device(self, fault: DeviceFault) -> None:
+        """Fail for good, because the device works for a new process only."""
+        self.device_lost = why_to_leave(fault)
+        self._fail_for_good(self.device_lost)
 
     def _fail_for_good(self, problem: str) -> None:
         now, counted = self._clock(), self.status.counted
         self.status = Status(EngineState.FAILED, Load(0, 0, 0), now, problem, counted)
         self.end(problem)
-
-    def _recover_from_failed_step(self, crash: Crash, *, drafted: bool) -> None:
-        """Recover from a failed step: end sequences that fail alone, prefill the others again.
-        Without memory the newest request ends instead; after a step with drafts none does."""
-        if drafted:
-            logged = None if device.is_out_of_memory(crash.error) else crash.error
-            why = one_line(crash.error)
-            _log.error("a step with drafts failed: %s; going on without", why, exc_info=logged)
-            self.instance.restart_without_drafts()
-            return
-        if device.is_out_of_memory(crash.error):
-            _log.error("there was no memory for a step: %s", one_line(crash.error))
-            self._send(self.instance.recover_memory())
-            return
-        _log.error("a step failed; looking for its cause", exc_info=crash.error)
-        suspects = self.instance.restart()
-        culprits = 0
-        for sequence in suspects:
-            self.beat()
-            probe, images = self.instance.runner.probe, sequence.request.images
-            failure = guarded(probe, sequence.join(), images)
-            if isinstance(failure, Crash):
-                culprits += 1
-                message = f"{failure.summary} while generating"
-                self._send(self.instance.scheduler.fail_sequence(sequence.id, message))
-        if not culprits:
-            raise crash.error
 
     def _start_over_after_crash(self, crash: Crash) -> bool:
         """End the requests that ran, and start over. Return False after too many crashes."""
@@ -377,10 +363,10 @@ class StepLoop:
         self.instance.start_over()
         for open_request in list(self._unfinished.values()):
             if isinstance(waiting, Crash) or open_request.request.id not in waiting:
-                self._send(open_request.end(FinishReason.ERROR, _RESTARTED))
+                self.send(open_request.end(FinishReason.ERROR, _RESTARTED))
                 continue
             refused = self.instance.scheduler.add(open_request.request)
             if refused is not None:  # limits are tighter than when it was accepted
                 why = FinishReason.MEMORY if refused.no_room else FinishReason.ERROR
-                self._send(open_request.end(why, refused.no_room or _RESTARTED))
+                self.send(open_request.end(why, refused.no_room or _RESTARTED))
         return True

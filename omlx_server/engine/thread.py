@@ -22,6 +22,7 @@ from typing import Any
 from omlx_server.compute.hardware import device, heap
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.crash import Crash, Crashes, guarded
+from omlx_server.core.device_errors import RecentFaults
 from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.work import Work, finish
@@ -45,6 +46,7 @@ from omlx_server.engine.messages import (
     end_events,
 )
 from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.engine.recovery import JobRecovery
 from omlx_server.engine.step_loop import StepLoop
 from omlx_server.engine.turns import DeviceTurns, Jobs, part_of, settle
 from omlx_server.errors import Unavailable
@@ -62,6 +64,8 @@ _GATHER_SECONDS = 0.03
 _QUIET_SECONDS = 0.003
 _GATHER_POLL_SECONDS = 0.001
 _CLOSING_SECONDS = 1.0
+# For writes to the cold tier when the device is lost.
+_LEAVING_SECONDS = 5.0
 _GONE = "the model is not loaded"
 
 
@@ -88,7 +92,11 @@ class Engine(threading.Thread):
         self._stopping = False
         self._drain_seconds = 0.0
         self._rest_at = clock() + _REST_SECONDS
-        self._jobs, self._model_changes = Jobs(), Jobs()  # the latter load and unload
+        self.faults = RecentFaults()
+        self.problem = "the engine thread ended"  # if nobody stops it
+        recovery = JobRecovery(self.faults, clock, self._leave_device)
+        self._jobs = Jobs(translate=recovery.job_error)
+        self._model_changes = Jobs(translate=recovery.load_error)  # loads and unloads
         self._turns = DeviceTurns(clock)
         self.census = Census()
         self._report = Interval(REPORT_SECONDS)
@@ -195,6 +203,8 @@ class Engine(threading.Thread):
 
     def _look_after_models(self) -> None:
         for id, step_loop in self._step_loops.items():
+            if step_loop.device_lost:
+                self._leave_device(step_loop.device_lost)
             if step_loop.failed and id in self._models:
                 del self._models[id]
                 self._publish([Failed(id, step_loop.status.problem)])
@@ -205,6 +215,10 @@ class Engine(threading.Thread):
             self._audit.account.trim()
         if at_rest and not (self._jobs or self._model_changes or self._audit.account.set_aside):
             self._audit.check(now)
+
+    def _leave_device(self, why: str) -> None:
+        """End the thread, because the device works for a new process only."""
+        self.problem, self._drain_seconds, self._stopping = why, _LEAVING_SECONDS, True
 
     def _publish_reports(self) -> None:
         self.beat = now = self._clock()
@@ -322,7 +336,8 @@ class Engine(threading.Thread):
                 self._give_back_memory()  # frees a failed load; otherwise little
         self._models[id] = model
         if isinstance(model, ModelInstance):
-            step_loop = self._step_loops[id] = StepLoop(model, self._publish, self._clock)
+            step_loop = StepLoop(model, self._publish, self._clock, self.faults)
+            self._step_loops[id] = step_loop
             self.census.add(id, name, step_loop)
 
     def _unload_model(self, id: ModelId, seconds: float) -> Work[None]:

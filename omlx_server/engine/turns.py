@@ -82,8 +82,14 @@ def _owner(user: int) -> tuple[bytes]:
 class Jobs:
     """Unfinished jobs. The client that is furthest behind is next; its jobs take turns."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        translate: Callable[[Exception], Exception] = lambda error: error,
+    ) -> None:
+        """`translate` gets a job's error, and returns the one that the answer gets."""
         self._clock = clock
+        self._translate = translate
         self._jobs = defaultdict[bytes, deque[tuple[Work[object], Future[object]]]](deque)
         self._times = VirtualTimes()
 
@@ -115,8 +121,10 @@ class Jobs:
             self.add(work, answer, client)
             return False
         # A generator returns its result by StopIteration.
-        result = crash.error.value if isinstance(crash.error, StopIteration) else crash
-        settle(answer, result)
+        if isinstance(crash.error, StopIteration):
+            settle(answer, crash.error.value)
+        else:
+            settle(answer, Crash(self._translate(crash.error)))
         return True
 
     def end(self, error: Exception) -> None:

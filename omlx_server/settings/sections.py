@@ -121,6 +121,7 @@ class SchedulerSettings(Section, frozen=True):
     prefill_chunk_tokens: types.AutoChunk = "auto"
     max_batched_tokens: Annotated[int, Meta(ge=64, le=65536)] = 2048
     decode_share: Annotated[float, Meta(ge=0, le=0.9), Live()] = 0.2
+    longest_dispatch: types.AutoSeconds = "auto"
     policy: Literal["fair", "fcfs"] = "fair"
 
     def __post_init__(self) -> None:

@@ -240,6 +240,11 @@ AutoChunk = Annotated[
     Conversion(_number_or_auto),
     Wording('"auto", or an integer from 64 to 8192 in steps of 64'),
 ]
+AutoSeconds = Annotated[
+    Literal["auto"] | Annotated[float, Meta(ge=0, le=60)],
+    Conversion(_number_or_auto),
+    Wording('"auto", or seconds from 0 (no limit) to 60'),
+]
 
 Scheme = Literal["none", "affine", "rotated", "turboquant"]
 Bits = Annotated[float, Meta(ge=2, le=8)]

@@ -1,12 +1,13 @@
 """Chooses a model's chunk sizes by the settings or by measurement."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.model.notes import Allowed
-from omlx_server.compute.planning.chunk_times import timing_chunks
+from omlx_server.compute.planning.chunk_times import ChunkTimes, timing_chunks, timing_depths
 from omlx_server.core.chunk_sizes import ChunkSizes, candidates, choose_sizes
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.kv import PrefillShape
@@ -37,17 +38,32 @@ def choosing(
 ) -> Work[ChunkSizes]:
     """Choose the sizes for a model with `room` bytes beside its weights. For "auto" they follow
     from times in `notes` or measured now. `allowed`: whether `notes` may be written."""
-    default = default_chunks(settings)
-    if settings.scheduler.prefill_chunk_tokens != "auto":
-        return default
-    sizes = _possible(settings, planner, room)
-    times = {} if len(sizes) == 1 else (yield from timing_chunks(loaded, sizes, notes, allowed))
-    if times is None:
-        return default
-    chosen = choose_sizes(sizes[0], times)
+    chosen, times = default_chunks(settings), ChunkTimes()
+    sizes = [chosen.beside]
+    if settings.scheduler.prefill_chunk_tokens == "auto":
+        sizes = _possible(settings, planner, room)
+        measured = None
+        if len(sizes) > 1:
+            measured = yield from timing_chunks(loaded, sizes, notes, allowed)
+        if measured is not None or len(sizes) == 1:
+            times = measured or times
+            chosen = choose_sizes(sizes[0], times)
+            _log_sizes(chosen, times)
+    if longest_dispatch(settings) is None:
+        return chosen
+    pace = yield from timing_depths(loaded, sizes, times, notes, allowed)
+    return replace(chosen, pace=pace)
+
+
+def _log_sizes(chosen: ChunkSizes, times: ChunkTimes) -> None:
     rates = ", ".join(f"{size}: {size / seconds:.0f}/s" for size, seconds in times.items())
     _log.info("prompts are prefilled in chunks of %s (%s)", chosen, rates or "nothing measured")
-    return chosen
+
+
+def longest_dispatch(settings: Settings) -> float | None:
+    """Return the most seconds of one dispatch, or None if there is no limit."""
+    setting = settings.scheduler.longest_dispatch
+    return (device_policy.current().longest_dispatch if setting == "auto" else setting) or None
 
 
 def _possible(settings: Settings, planner: Planner, room: int) -> list[int]:
@@ -55,8 +71,8 @@ def _possible(settings: Settings, planner: Planner, room: int) -> list[int]:
     most = settings.scheduler.max_batched_tokens
     if settings.memory.activation_reserve != "auto":
         most = min(most, default_chunks(settings).beside)
-    elif halved_at := device_policy.current().halved:
-        most = min(most, halved_at)
+    else:
+        most = min(most, device_policy.current().halved)
     smallest, *larger = candidates(settings.cache.block_tokens, most)
     fits = [
         size

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_server.compute.hardware.device import is_out_of_memory
+from omlx_server.core.device_errors import is_out_of_memory
 from omlx_server.compute.model.fingerprint import file_states
 from omlx_server.core.crash import guarded
 from omlx_server.errors import ClientError, ModelUnavailable, NotNow

@@ -26,6 +26,7 @@ from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.core.cold.index import ColdReport
+from omlx_server.core.dispatch_limit import DispatchLimit
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
@@ -43,7 +44,7 @@ from omlx_server.store.cold import ColdTier
 from omlx_server.store.mediums.breaker import GuardedMedium
 from omlx_server.store.mediums.medium import Medium
 from omlx_server.store.mediums.remote import open_remote
-from omlx_server.wiring.chunks import choosing, default_chunks
+from omlx_server.wiring.chunks import choosing, default_chunks, longest_dispatch
 from omlx_server.wiring.cluster.leading import LeadingCluster
 from omlx_server.wiring.cold import make_cold_tier
 from omlx_server.wiring.images import why_no_vision
@@ -65,6 +66,7 @@ def limits(
 ) -> SchedulerLimits:
     """Return the limits of a model's scheduler, by its measured `chunks`, if any."""
     scheduler, chunks = settings.scheduler, chunks or default_chunks(settings)
+    longest = longest_dispatch(settings)
     return SchedulerLimits(
         max_batch_size=scheduler.max_batch_size,
         max_queue=scheduler.max_queue,
@@ -74,6 +76,7 @@ def limits(
         decode_share=scheduler.decode_share,
         fair=scheduler.policy == "fair",
         halve_chunks_at=device_policy.current().halved,
+        dispatch=DispatchLimit(longest, chunks.pace) if longest and chunks.pace else None,
         speculation=settings.speculation_of(names).mode,
         most_places=device_policy.current().places,
         most_joins=device_policy.current().joins,

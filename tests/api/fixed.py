@@ -59,6 +59,7 @@ class Vital:
     memory: MemoryReport | None = None
     counted: Mapping[str, Counted] = MappingProxyType({})
     cold: ColdReport | None = None
+    device_errors: Mapping[str, int] = MappingProxyType({})
 
     def alive(self, now: float) -> bool:
         return True

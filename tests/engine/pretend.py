@@ -102,6 +102,12 @@ class PretendRunner:
         self.lost = list[SequenceId]()
         self.reset()
 
+    def limit_dispatches(self, limit: object) -> None:
+        """All at once here."""
+
+    def note_chunk_time(self, chunks: ChunksLaunched, seconds: float) -> None:
+        """Nothing is predicted."""
+
     def reset(self) -> None:
         self.device = Device(self.limits, self.layout)
         self.device.kept = Kept(self.fetch)  # type: ignore[assignment]

@@ -192,7 +192,8 @@ def test_who_waits_is_answered_when_a_restart_has_no_room_for_it() -> None:
 
 
 def test_a_model_that_has_failed_answers_who_comes_and_reserves_nothing() -> None:
-    acts: list[Act] = [arrive("a"), arrive("b"), arrive("c"), arrive("d"), CRASH, CRASH, CRASH]
+    crashes = [CRASH] * 5  # its requests go on after two
+    acts: list[Act] = [arrive("a"), arrive("b"), arrive("c"), arrive("d"), *crashes]
     world = World(plan(*acts, memory=40_000))
     world.run()
     assert world.step_loops[0].failed and not world.step_loops[0].instance.reserved

@@ -79,7 +79,7 @@ def starved_instance(models: list[StarvedModel]) -> Callable[[], ModelInstance]:
     return load
 
 
-def test_thirty_allocations_that_fail_cost_the_newest_request_each(
+def test_thirty_allocations_that_fail_cost_the_newest_request_each_but_the_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("omlx_server.engine.thread._GATHER_SECONDS", 10)  # machines are busy
@@ -107,14 +107,21 @@ async def one_round(engine: Alone, model: nn.Module, number: int) -> None:
             for i, prompt in enumerate(prompts)
         ]
     answers = await asyncio.gather(*map(collect, generations), return_exceptions=True)
+    right = [greedy(model, prompt, 6) for prompt in prompts]
+    if number == 0:  # memory is given back
+        assert answers == right
+        return
     assert isinstance(answers[2], NoMemory), f"round {number}: {answers}"
-    assert answers[:2] == [greedy(model, p, 6) for p in prompts[:2]], f"round {number}"
+    assert answers[:2] == right[:2], f"round {number}"
 
 
-def test_who_is_alone_ends_when_there_is_no_memory_and_the_next_is_served() -> None:
+def test_who_is_alone_ends_when_memory_is_missing_again_and_the_next_is_served() -> None:
     async def run() -> None:
         models: list[StarvedModel] = []
         async with Running(starved_instance(models)) as engine:
+            models[0].fails = Fails(2, prefill=False, by_mlx=True)
+            answer = await collect(await engine.submit(request("first", PROMPTS[1])))
+            assert answer == greedy(models[0].inner, PROMPTS[1], 6)
             models[0].fails = Fails(2, prefill=False, by_mlx=True)
             with pytest.raises(NoMemory, match="not enough memory"):
                 await collect(await engine.submit(request("a", PROMPTS[0])))
@@ -126,8 +133,12 @@ def test_who_is_alone_ends_when_there_is_no_memory_and_the_next_is_served() -> N
 
 def test_other_errors_are_not_taken_for_missing_memory() -> None:
     class Broken(Fails):
+        is_short = True
+
         def __call__(self, tokens: mx.array) -> None:
-            if tokens.shape[1] == 1:
+            if tokens.shape[1] > 1:
+                self.is_short = tokens.shape[1] < 10  # a trial
+            elif not self.is_short:
                 raise ValueError("shapes do not fit")
 
     async def run() -> None:
@@ -135,7 +146,7 @@ def test_other_errors_are_not_taken_for_missing_memory() -> None:
         async with Running(starved_instance(models)) as engine:
             models[0].fails = Broken(1, prefill=False, by_mlx=False)
             with pytest.raises(InternalError, match="ValueError while generating"):
-                await collect(await engine.submit(request("a", PROMPTS[0])))
+                await collect(await engine.submit(request("a", PROMPTS[0] * 5)))
 
     asyncio.run(run())
 

@@ -26,6 +26,7 @@ from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import Served, ServedModel, role_of
 from omlx_server.api.response_store.store import ResponseStore
 from omlx_server.core.cold.index import ColdReport
+from omlx_server.core.device_errors import DeviceFault
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.memory.ledger import MemoryReport
 from omlx_server.core.prefix_cache.report import CacheReport
@@ -180,6 +181,7 @@ class EngineMetrics:
         yield from metrics_of_models(caches, vllm_prefix)
         yield from _model_counters(counted, vllm_prefix)
         yield _stall_metric(counted)
+        yield _device_error_metric(vitals.device_errors)
         yield from _draft_metrics(counted)
         yield self._texts.metric(self.names, self._models.loaded())
         yield from metrics_of_tiers(list(caches.values()), vitals.cold)
@@ -245,6 +247,15 @@ def _stall_metric(counted: Mapping[str, Counted]) -> Metric:
         "done: the scheduler was restarted with them, or they were ended with an error.",
         (MODEL, "outcome"),
         values,
+    )
+
+
+def _device_error_metric(counts: Mapping[str, int]) -> Metric:
+    return counters(
+        "omlx_device_errors",
+        "Failures that the GPU reported, by class (docs/trouble.md).",
+        ("class",),
+        {(fault.value,): counts.get(fault, 0) for fault in DeviceFault},
     )
 
 

@@ -87,6 +87,9 @@ class Vitals(Protocol):
 
     @property
     def cold(self) -> ColdReport | None: ...
+    @property
+    def device_errors(self) -> Mapping[str, int]:
+        """How often the device failed, by class."""
 
     def alive(self, now: float) -> bool: ...
 

@@ -67,6 +67,7 @@ class Health(TypedDict):
     engines: NotRequired[list[EngineHealth]]
     loaded: NotRequired[list[LoadedHealth]]
     memory: NotRequired[MemoryHealth | None]
+    device_errors: NotRequired[dict[str, int]]  # failures of the device, by class
     config: NotRequired[ConfigHealth]
     cluster: NotRequired[list[RankHealth]]
 

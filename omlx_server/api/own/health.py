@@ -89,6 +89,7 @@ def _health_response(request: Request, *, ok: bool) -> Response:
         if memory is not None:
             figures = asdict(memory.ledger) | {"resident": memory.resident, "drift": memory.drift}
             body["memory"] = cast(answers.MemoryHealth, figures)
+        body["device_errors"] = dict(models.vitals.device_errors)
         body["config"] = _config_health(request)
         if ranks := context.ranks():
             body["cluster"] = ranks

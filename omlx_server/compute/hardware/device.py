@@ -36,13 +36,6 @@ def working_set() -> int | None:
     return recommended if isinstance(recommended, int) and recommended > 0 else None
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocation failed, by MLX's message."""
-    message = str(error).lower()
-    signs = ("unable to allocate", "out of memory", "outofmemory", "insufficient memory")
-    return isinstance(error, MemoryError) or any(sign in message for sign in signs)
-
-
 def launch(*arrays: Any) -> None:
     mx.async_eval(*arrays)
 

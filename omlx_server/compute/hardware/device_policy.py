@@ -15,7 +15,8 @@ class DevicePolicy:
     beside_host: bool  # whether it pays to launch work before waiting for earlier work
     copied_at_once: int  # bytes of caches copied at a time when rows come or go
     chunk: int  # a chunk, where it is not measured for a model (core/chunk_sizes.py)
-    halved: int | None  # the position from which chunks are halved; None with fused attention
+    halved: int  # the position from which chunks are halved, and again at each double
+    longest_dispatch: float  # seconds of work submitted together; 0: no limit
     grouped: int  # the longest chunk that is computed in one forward with others
     places: int  # the most tokens of all rows of a decode, padding included
     joins: int  # the most prompts that join the batch in a step
@@ -31,6 +32,7 @@ CPU = DevicePolicy(
     copied_at_once=16 << 20,
     chunk=256,
     halved=1024,
+    longest_dispatch=0.0,
     grouped=256,
     places=24,
     joins=1,
@@ -38,12 +40,15 @@ CPU = DevicePolicy(
 )
 # A GPU waits for the weights, and so has time for more places. 512 tokens don't fill it (peers
 # compute a fifth more per second in chunks of 2,048). Fused attention, for the head widths of MLX's
-# Metal kernels, keeps no scores. 128 MB are copied in less time than a decode takes.
+# Metal kernels, keeps no scores. 128 MB are copied in less time than a decode takes. Macs end a
+# program whose command buffer takes seconds while a display waits (docs/trouble.md); MLX submits up
+# to some 50 operations in one. Where nothing is measured, chunks are halved at a depth.
 GPU = DevicePolicy(
     beside_host=True,
     copied_at_once=128 << 20,
     chunk=512,
-    halved=None,
+    halved=65_536,
+    longest_dispatch=0.2,
     grouped=512,
     places=64,
     joins=4,

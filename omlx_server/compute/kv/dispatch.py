@@ -1,6 +1,7 @@
 """The only hook into MLX: models look up `mx.fast.scaled_dot_product_attention` at each call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,14 @@ from omlx_server.compute.kv.caches import PackedKV
 from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.row_groups import GroupPart, RowGroup
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, pick_rows, shared_array
-from omlx_server.compute.kv.schemes.base import Mask, Partial, Scheme, Scoring, views
+from omlx_server.compute.kv.schemes.base import (
+    Arrays,
+    Mask,
+    Partial,
+    Scheme,
+    Scoring,
+    views,
+)
 from omlx_server.compute.kv.spans import join_pieces
 from omlx_server.core.memory.kv import FEW_QUERIES
 
@@ -76,8 +84,20 @@ def install() -> None:
         mx.fast.scaled_dot_product_attention = Dispatch(faster)
 
 
+@contextmanager
+def keys_at_once(keys: int | None) -> Iterator[None]:
+    """Attend one sequence to at most so many keys at once, and launch each part."""
+    Dispatch.keys_at_once = keys
+    try:
+        yield
+    finally:
+        Dispatch.keys_at_once = None
+
+
 class Dispatch:
     """Attention that also accepts keys and values of our caches. Other calls go to `original`."""
+
+    keys_at_once: int | None = None
 
     def __init__(self, original: Callable[..., mx.array]) -> None:
         self.original = original
@@ -90,6 +110,8 @@ class Dispatch:
             return self(queries, k, mask.keys, scale=scale, **options)
         scoring = Scoring(scale=scale, mask=mask, sinks=options.get("sinks"))
         if isinstance(k, PackedKV) and isinstance(v, PackedKV):
+            if self.keys_at_once is not None and not isinstance(mask, mx.array):
+                return _attend_by_keys(q, k, v, scoring, self.keys_at_once)
             return _attend_one_sequence(q, k, v, scoring)
         if isinstance(k, RowsKV) and isinstance(v, RowsKV):
             return _attend_groups(q, k, v, scoring)
@@ -103,6 +125,30 @@ def _attend_one_sequence(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring
     if isinstance(scoring["mask"], mx.array) or not _should_attend_in_parts(q, k.scheme):
         return attend_joined(q, tail, k.scheme, scoring)
     return attend_in_parts(q, [(tail, scoring["mask"])], k.scheme, scoring)
+
+
+def _attend_by_keys(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring, most: int) -> mx.array:
+    """Attend to spans and tail in parts of at most `most` keys, each launched before the next. The
+    last part has the keys of all queries, so it alone is masked."""
+    unmasked, tail = list[tuple[Arrays, Arrays]](), (k.arrays, v.arrays)
+    queries, tokens = q.shape[2], k.arrays[0].shape[2]
+    for span in k.spans:
+        pieces = span.arrays()
+        unmasked += _in_pieces(pieces, pieces[0][0].shape[2], most)
+    last_start = max(0, tokens - max(queries, most))
+    unmasked += _in_pieces(tail, last_start, most)
+    last = views(tail[0], last_start, None), views(tail[1], last_start, None)
+    merged = k.scheme.part(q, *last, **scoring)
+    for keys, values in unmasked:
+        device.launch(*merged.arrays)
+        merged = merged.merged(k.scheme.part(q, keys, values, scale=scoring["scale"], mask=None))
+    return k.scheme.answer(merged, q.dtype)
+
+
+def _in_pieces(sides: tuple[Arrays, Arrays], tokens: int, most: int) -> list[tuple[Arrays, Arrays]]:
+    keys, values = sides
+    cuts = [(start, min(start + most, tokens)) for start in range(0, tokens, most)]
+    return [(views(keys, *cut), views(values, *cut)) for cut in cuts]
 
 
 def _attend_groups(q: mx.array, k: RowsKV, v: RowsKV, scoring: Scoring) -> mx.array:

@@ -1,9 +1,10 @@
 """Limits of the scheduler, and its load."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from omlx_server.core.chunk_sizes import ChunkSizes
+from omlx_server.core.dispatch_limit import DispatchLimit
 from omlx_server.core.speculation.methods import DraftVerification, Mode
 from omlx_server.core.step import Chunk
 
@@ -21,6 +22,7 @@ class Grouping:
     batchable: bool = True  # rows run together
     pads: bool = True  # they may differ in length, which recurrent state forbids
     most_tokens: int = 256  # longer chunks run alone
+    dispatch: DispatchLimit | None = None  # of the device
 
     def group(self, chunks: Sequence[Chunk]) -> list[tuple[Chunk, ...]]:
         groups: list[tuple[Chunk, ...]] = []
@@ -46,6 +48,8 @@ class Grouping:
         if not self.pads and min(starts) == 0 < max(starts):
             return False
         start_close = max(starts) - min(starts) <= _MAX_START_SPREAD
+        if self.dispatch and not self.dispatch.allows_chunk(padded_tokens, max(starts)):
+            return False
         most_padded = (1 + _MAX_PADDING * self.pads) * sum(lengths)
         return start_close and padded_tokens <= most_padded
 
@@ -59,6 +63,7 @@ class SchedulerLimits:
     prefill_chunk_tokens: int = 512  # the chunk grid, and all chunks while rows decode
     max_batched_tokens: int = 2048  # all chunks while none does
     halve_chunks_at: int | None = None  # the position of the first halving; then at each double
+    dispatch: DispatchLimit | None = None  # for which chunks are halved too
     decode_share: float = 0.0  # of the time, for decoding rows
     speculation: Mode = "auto"
     verify: DraftVerification = DraftVerification.ALWAYS
@@ -79,7 +84,15 @@ class SchedulerLimits:
     @property
     def chunks(self) -> ChunkSizes:
         beside, alone = self.prefill_chunk_tokens, self.alone_chunk_tokens
-        return ChunkSizes(beside, beside if alone is None else alone)
+        pace = self.dispatch.pace if self.dispatch else None
+        return ChunkSizes(beside, beside if alone is None else alone, pace=pace)
+
+    def with_half_dispatches(self) -> "SchedulerLimits":
+        """Return limits by which half as much is submitted at once."""
+        if self.dispatch is not None:
+            return replace(self, dispatch=self.dispatch.halved())
+        at = self.halve_chunks_at
+        return replace(self, halve_chunks_at=max(1, at // 2)) if at else self
 
     def grid_at(self, position: int, *, alone: bool = False) -> int:
         """Return the chunk size at a `position`, with or without a cache hit before it."""
@@ -87,6 +100,9 @@ class SchedulerLimits:
         limit = self.halve_chunks_at
         while limit and position >= limit and size > SMALLEST_CHUNK:
             size, limit = size // 2, limit * 2
+        if self.dispatch is not None:
+            while size > SMALLEST_CHUNK and not self.dispatch.allows_chunk(size, position):
+                size //= 2
         return size
 
 

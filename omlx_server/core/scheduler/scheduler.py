@@ -216,7 +216,7 @@ class Scheduler:
                 if queues.preempted:
                     queues.requeue_when_read(sequence)
         events += [e for failed in result.failures for e in self.fail(failed.chunk, failed.message)]
-        if result.starved:
+        if result.ends_newest:
             events += self.fail_newest()
         for chunk in result.lost:
             self.queues.compute_afresh(chunk, reuses=False)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -102,6 +102,11 @@ class AsyncEngine:
         return self._engine.census.counted
 
     @property
+    def device_errors(self) -> Mapping[str, int]:
+        """Return how often the device failed, by class."""
+        return {fault.value: count for fault, count in self._engine.faults.counts.items()}
+
+    @property
     def cold(self) -> ColdReport | None:
         return self._engine.cold
 
@@ -183,4 +188,4 @@ class AsyncEngine:
     async def _watch_thread(self) -> None:
         await asyncio.to_thread(self._engine.join)
         if not self._stopped:
-            self._on_failure("the engine thread ended")
+            self._on_failure(self._engine.problem)

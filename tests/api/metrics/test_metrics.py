@@ -175,6 +175,15 @@ class Twice(Vital):
     )
 
 
+def test_failures_of_the_device_are_counted_by_class() -> None:
+    class Failing(Vital):
+        device_errors = MappingProxyType({"watchdog": 2})
+
+    found = samples(AppMetrics(fixed_models(vitals=Failing())).snapshot().text().decode())
+    assert found['omlx_device_errors_total{class="watchdog"}'] == 2
+    assert found['omlx_device_errors_total{class="memory"}'] == 0
+
+
 def test_the_sum_over_models_is_that_of_the_server() -> None:
     found = samples(AppMetrics(fixed_models(vitals=Twice())).snapshot().text().decode())
     assert found["vllm:prefix_cache_queries_total"] == 12

@@ -1,0 +1,156 @@
+"""What a model's loop does after a failed step. Lives on the mlx thread."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from omlx_server.compute.hardware import device
+from omlx_server.core.crash import Crash, Crashes, guarded
+from omlx_server.core.device_errors import DeviceFault, Reaction, RecentFaults, fault_of
+from omlx_server.core.images import ImageSpan
+from omlx_server.core.request import RequestId, SamplingParams, TokenEvent
+from omlx_server.core.step import Join, SequenceId
+from omlx_server.engine.model_instance import ModelInstance
+from omlx_server.errors import Unavailable, one_line
+
+_log = logging.getLogger(__name__)
+
+# A sequence ends with an error once so many steps with it have failed one after the other.
+_MOST_FAILED_STEPS = 8
+_TRIAL_TOKENS = 9
+
+
+class RecoverableLoop(Protocol):
+    instance: ModelInstance
+
+    def send(self, events: Sequence[TokenEvent]) -> None: ...
+    def beat(self) -> None: ...
+    def start_over_with_sequences(self) -> None: ...
+    def leave_device(self, fault: DeviceFault) -> None: ...
+
+
+class StepRecovery:
+    """Decides what to do after a failed step, by what failed."""
+
+    def __init__(
+        self, loop: RecoverableLoop, faults: RecentFaults, clock: Callable[[], float]
+    ) -> None:
+        self._loop = loop
+        self._faults = faults
+        self._clock = clock
+        self._unexplained = Crashes()
+        self._failed_steps = dict[SequenceId, int]()
+
+    def recover(self, error: Exception, *, drafted: bool = False) -> None:
+        """Let sequences go on as far as they can. Raises `error` if there is no way."""
+        fault = fault_of(error)
+        if fault is not None:
+            self._recover_from(fault, error, drafted=drafted)
+        elif drafted:
+            _log.error(
+                "a step with drafts failed: %s; going on without", one_line(error), exc_info=error
+            )
+            self._loop.instance.restart_without_drafts()
+        else:
+            self._find_culprits(error)
+
+    def _recover_from(self, fault: DeviceFault, error: Exception, *, drafted: bool) -> None:
+        instance, now = self._loop.instance, self._clock()
+        reaction = self._faults.note(fault, now)
+        _log.error("the device failed (%s): %s; %s", fault, one_line(error), reaction.value)
+        self._end_often_failed()
+        match reaction:
+            case Reaction.GIVE_BACK if drafted:
+                instance.restart_without_drafts()
+            case Reaction.GIVE_BACK:
+                instance.give_back()
+            case Reaction.END_NEWEST:
+                self._loop.send(instance.recover_memory())
+            case Reaction.SHORTEN:
+                instance.halve_dispatches()
+                instance.restart()
+            case Reaction.RETRY:
+                instance.restart()
+            case Reaction.START_OVER:
+                self._loop.start_over_with_sequences()
+            case Reaction.LEAVE:
+                instance.restart()
+                self._loop.leave_device(fault)
+
+    def _end_often_failed(self) -> None:
+        queues = self._loop.instance.scheduler.queues
+        prompts = [sequence for prefill in queues.active for sequence in prefill.sequences]
+        ids = [sequence.id for sequence in (*queues.rows(), *prompts)]
+        self._failed_steps = {id: self._failed_steps.get(id, 0) + 1 for id in ids}
+        for id, failed in self._failed_steps.items():
+            if failed >= _MOST_FAILED_STEPS:
+                self._fail(id, f"the device failed {failed} times while it ran")
+
+    def _find_culprits(self, error: Exception) -> None:
+        """End the sequences that fail alone twice while others work. Without any, all go on; the
+        third time within a minute `error` is raised."""
+        _log.error("a step failed; looking for its cause", exc_info=error)
+        culprits = list[tuple[SequenceId, str]]()
+        suspects = self._loop.instance.restart()
+        for sequence in suspects:
+            self._loop.beat()
+            join, images = sequence.join(), sequence.request.images
+            if self._failure_of(join, images) and (again := self._failure_of(join, images)):
+                culprits.append((sequence.id, again.summary))
+        if len(culprits) == len(suspects) and self._failure_of(_trial_join()):
+            raise error  # nothing works
+        for id, summary in culprits:
+            self._fail(id, f"{summary} while generating")
+        if not culprits and self._unexplained.are_too_many(self._clock()):
+            raise error
+
+    def _failure_of(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> Crash | None:
+        """Return why a prompt fails alone. Raises what the device raises."""
+        failure = guarded(self._loop.instance.runner.probe, join, images)
+        if not isinstance(failure, Crash):
+            return None
+        if fault_of(failure.error) is not None:
+            raise failure.error
+        return failure
+
+    def _fail(self, id: SequenceId, why: str) -> None:
+        self._loop.send(self._loop.instance.scheduler.fail_sequence(id, why))
+
+
+class JobRecovery:
+    """Notes errors of the device outside of steps: other work goes on. `leave` gets why the
+    process has to start anew."""
+
+    def __init__(
+        self, faults: RecentFaults, clock: Callable[[], float], leave: Callable[[str], None]
+    ) -> None:
+        self._faults = faults
+        self._clock = clock
+        self._leave = leave
+
+    def job_error(self, error: Exception) -> Exception:
+        """Note a job's error, and return what its client gets."""
+        fault = fault_of(self.load_error(error))
+        return error if fault is None else Unavailable(f"the device failed ({fault}); try again")
+
+    def load_error(self, error: Exception) -> Exception:
+        """Note the error of a load, and return it."""
+        fault = fault_of(error)
+        if fault is not None:
+            leaves = self._faults.note(fault, self._clock()) is Reaction.LEAVE
+            reaction = Reaction.LEAVE if leaves else Reaction.GIVE_BACK
+            _log.error("the device failed (%s): %s; %s", fault, one_line(error), reaction.value)
+            device.give_back()
+            if leaves:
+                self._leave(why_to_leave(fault))
+        return error
+
+
+def why_to_leave(fault: DeviceFault) -> str:
+    return f"the device failed ({fault}), and the process has to start anew"
+
+
+def _trial_join() -> Join:
+    id = SequenceId(RequestId("trial"), 0)
+    greedy = SamplingParams(max_tokens=1, temperature=0)
+    return Join(id, (1,) * _TRIAL_TOKENS, _TRIAL_TOKENS, greedy)
