@@ -1,5 +1,5 @@
-"""Submits a forward in parts: some layers at a time, or a part of the keys (core/dispatch_limit.py).
-Mlx thread."""
+"""Submits a forward in parts: some layers at a time, or a part of the keys
+(core/dispatch_limit.py). Mlx thread."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -22,7 +22,7 @@ class DeviceFault(StrEnum):
 
 
 class Reaction(Enum):
-    """What is done about a failed step. All but the last two keep every request."""
+    """Ways to go on after a failed step. All but the last two keep every request."""
 
     GIVE_BACK = "memory is given back, and its requests go on"
     SHORTEN = "less is submitted at once from now on"

@@ -1,4 +1,4 @@
-"""What a model's loop does after a failed step. Lives on the mlx thread."""
+"""Reacts to failed steps and jobs. Lives on the mlx thread."""
 
 import logging
 from collections.abc import Callable, Sequence

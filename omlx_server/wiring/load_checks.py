@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from omlx_server.core.device_errors import is_out_of_memory
 from omlx_server.compute.model.fingerprint import file_states
 from omlx_server.core.crash import guarded
+from omlx_server.core.device_errors import is_out_of_memory
 from omlx_server.errors import ClientError, ModelUnavailable, NotNow
 from omlx_server.models import layout
 from omlx_server.models.damage import damage_in

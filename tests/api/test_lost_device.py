@@ -1,5 +1,5 @@
-"""A device that serves this process no more: it ends, with an exit code after which a service starts
-it again, and what was cached is on the disk."""
+"""A device that serves this process no more: it ends, with an exit code after which a service
+starts it again, and what was cached is on the disk."""
 
 from pathlib import Path
 

@@ -12,6 +12,7 @@ from tests.campaigns import (
     api,
     architectures,
     cluster,
+    dispatches,
     downloads,
     drafts,
     faults,
@@ -74,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     comparing.set_defaults(run=_compare)
     harming = campaigns.add_parser("hostile", help="a client that does harm, beside four streams")
     harming.set_defaults(run=_harm)
+    deep = campaigns.add_parser("dispatches", help="parts of deep chunks, against predictions")
+    deep.set_defaults(run=_dive)
     turning = campaigns.add_parser("turns", help="random crowds, as fast as they can be simulated")
     turning.add_argument("--count", type=int, default=10_000)
     turning.add_argument("--first", type=int, default=0, help="the first seed")
@@ -208,6 +211,13 @@ def _harm(options: argparse.Namespace, directory: Path) -> bool:
         _say(problem)
     _say(str(outcome))
     return outcome.is_right and outcome.is_smooth
+
+
+def _dive(options: argparse.Namespace, directory: Path) -> bool:
+    outcomes = dispatches.campaign()
+    for deep in outcomes:
+        _say(str(deep))
+    return all(deep.ratio <= 1.5 for deep in outcomes)
 
 
 def _turn(options: argparse.Namespace, directory: Path) -> bool:

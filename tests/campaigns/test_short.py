@@ -13,6 +13,7 @@ import pytest
 from tests.api.harness import UNPROBED
 from tests.campaigns import (
     architectures,
+    dispatches,
     drafts,
     hostile,
     images,
@@ -116,3 +117,8 @@ def test_wrong_images_are_refused_and_right_ones_are_read_once(tmp_path: Path) -
     outcome = images.campaign(model, [*sets, UNPROBED], tmp_path, every=8)
     assert outcome.is_right, f"{outcome} {outcome.problems[:5]}"
     assert outcome.statuses[400] > 10
+
+
+def test_parts_of_deep_chunks_take_time_and_are_predicted() -> None:
+    outcomes = dispatches.campaign(depths=(500, 4000), size={}, runs=1)
+    assert all(deep.longest > 0 and deep.predicted > 0 for deep in outcomes)

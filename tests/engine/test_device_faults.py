@@ -15,8 +15,9 @@ from omlx_server.core import device_errors
 from omlx_server.core.chunk_sizes import ChunkPace
 from omlx_server.core.device_errors import DeviceFault, Reaction, RecentFaults, fault_of
 from omlx_server.core.dispatch_limit import DispatchLimit
+from omlx_server.core.work import Work
 from omlx_server.engine.model_instance import ModelInstance
-from omlx_server.errors import InternalError, NoMemory
+from omlx_server.errors import InternalError, NoMemory, Unavailable
 from tests.compute.oracle import is_greedy
 from tests.compute.warm_runs import tiny, tokens
 from tests.engine.alone import Alone
@@ -204,6 +205,23 @@ def test_a_request_ends_when_memory_is_missing_again_and_again() -> None:
             with failing(error_of(DeviceFault.MEMORY), *range(200)), pytest.raises(NoMemory):
                 await asyncio.wait_for(answer(engine, "a", PROMPTS[0]), 10)
             assert await answer(engine, "b", PROMPTS[1])
+
+    asyncio.run(run())
+
+
+def failing_job(instance: ModelInstance) -> Work[None]:
+    raise RuntimeError(MESSAGES[DeviceFault.WATCHDOG])
+    yield
+
+
+def test_a_job_that_the_device_fails_ends_with_a_reason_and_others_go_on() -> None:
+    async def run() -> None:
+        async with Running(lambda: instance_of("llama")) as engine:
+            answered = asyncio.create_task(answer(engine, "a", PROMPTS[0]))
+            with pytest.raises(Unavailable, match="the device failed \\(watchdog\\)"):
+                await engine.work(failing_job)
+            assert await answered
+            assert engine.engine.device_errors == {"watchdog": 1}
 
     asyncio.run(run())
 

@@ -205,7 +205,7 @@ def test_all_of_the_shared_names_have_the_label(shared: str) -> None:
     metrics = AppMetrics(fixed_models(vitals=Twice()), shared)
     metrics.of("org/a").follow(3).finished("stop")
     text = metrics.snapshot().text().decode()
-    of_models = re.compile(r"(vllm:|omlx_(?!cache|memory|build|connections|bodies))")
+    of_models = re.compile(r"(vllm:|omlx_(?!cache|memory|build|connections|bodies|device))")
     names = [line for line in text.splitlines() if of_models.match(line)]
     assert len(names) > 50
     assert [line for line in names if not OF_A_MODEL.search(line)] == []

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.chunk_times import ChunkTimes, timing_chunks
+from omlx_server.compute.planning.chunk_times import ChunkTimes, timing_chunks, timing_depths
 from omlx_server.compute.planning.plan_file import planner_for
 from omlx_server.compute.planning.probe import ForwardProbe
+from omlx_server.core.chunk_sizes import ChunkPace
 from omlx_server.core.memory.kv import PrefillShape
 from omlx_server.core.work import finish
 from tests.compute.planning.loaded import AFFINE, load
@@ -187,3 +188,79 @@ def test_nothing_is_written_where_that_is_not_allowed(llama: LoadedModel, tmp_pa
     file = tmp_path / "plans.json"
     finish(timing_chunks(llama, SIZES, file, lambda: False))
     assert not file.exists()
+
+
+# -- by depth --------------------------------------------------------------------------------
+
+
+def slow_with_depth(monkeypatch: pytest.MonkeyPatch, slope: float) -> list[PrefillShape]:
+    """A machine on which a token takes a millisecond, and `slope` more for each one before it."""
+    seen: list[PrefillShape] = []
+
+    def prefill_seconds(self: ForwardProbe, prefill: PrefillShape) -> float:
+        seen.append(prefill)
+        depth = prefill.context + prefill.tokens / 2
+        return prefill.tokens * (0.001 + slope * depth)
+
+    monkeypatch.setattr(ForwardProbe, "prefill_seconds", prefill_seconds)
+    return seen
+
+
+def pace_of(loaded: LoadedModel, file: Path | None = None) -> ChunkPace:
+    pace = finish(timing_depths(loaded, SIZES, {}, file))
+    assert pace is not None
+    return pace
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_depths_are_measured_for_caches_of_every_kind(architecture: str) -> None:
+    pace = pace_of(load(architecture))
+    assert [size for size, _ in pace.by_size] == [1, 16, 64]
+    assert [depth for depth, _ in pace.by_depth] == [32, 4096, 16384]
+    assert pace.layers == len(load(architecture).model.layers)
+    assert 0 < pace.growing <= pace.layers
+
+
+def test_the_time_of_a_chunk_is_predicted_at_any_depth(
+    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_with_depth(monkeypatch, 1e-8)
+    pace = pace_of(llama)
+    for start in (2048, 10_000, 100_000, 1 << 20):
+        expected = 64 * (0.001 + 1e-8 * (start + 32))
+        assert pace.chunk_seconds(64, start) == pytest.approx(expected, rel=0.05)
+
+
+def test_no_depth_is_measured_that_could_take_long(
+    llama: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = slow_with_depth(monkeypatch, 1e-4)
+    pace_of(llama)
+    assert max(shape.context for shape in seen) < 4096
+
+
+def test_depths_are_kept_and_a_damaged_file_measures_again(
+    llama: LoadedModel, timed: list[PrefillShape], tmp_path: Path
+) -> None:
+    file = tmp_path / "steps.json"
+    pace = pace_of(llama, file)
+    count = len(timed)
+    assert pace_of(llama, file) == pace and len(timed) == count
+    plans = json.loads(file.read_text())
+    [key] = [key for key in plans if "depths" in key]
+    for damaged in ({}, [], {"1": 0.1}, {"@64": 0.1}, {"1": 0.1, "@64": -1}, {"x": 1, "@64": 1}):
+        file.write_text(json.dumps({**plans, key: damaged}))
+        count = len(timed)
+        pace_of(llama, file)
+        assert len(timed) > count
+
+
+def test_times_that_are_known_are_not_measured_again(
+    llama: LoadedModel, timed: list[PrefillShape]
+) -> None:
+    times = times_of(llama)
+    timed.clear()
+    pace = finish(timing_depths(llama, SIZES, times))
+    assert pace is not None
+    assert [size for size, _ in pace.by_size] == [1, 16, 32, 64]
+    assert {shape.tokens for shape in timed} == {1, SIZES[0]}
