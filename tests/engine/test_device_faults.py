@@ -11,7 +11,6 @@ import pytest
 
 from omlx_server.compute.forward_parts import decoder_layers
 from omlx_server.compute.hardware import device, device_policy
-from omlx_server.core import device_errors
 from omlx_server.core.chunk_sizes import ChunkPace
 from omlx_server.core.device_errors import DeviceFault, Reaction, RecentFaults, fault_of
 from omlx_server.core.dispatch_limit import DispatchLimit
@@ -51,11 +50,8 @@ MESSAGES = {
     "encountered",
     DeviceFault.UNKNOWN: "[METAL] Command buffer execution failed: something new (0000002a)",
 }
-KEEPS_ALL = [
-    fault
-    for fault in MESSAGES
-    if device_errors._REACTIONS[fault][0] not in (Reaction.LEAVE, Reaction.END_NEWEST)
-]
+LOST = [DeviceFault.SUBMISSIONS_IGNORED, DeviceFault.CONTEXT_LOST]
+KEEPS_ALL = [fault for fault in MESSAGES if fault not in LOST]
 
 
 @dataclass
@@ -210,8 +206,8 @@ def test_a_request_ends_when_memory_is_missing_again_and_again() -> None:
 
 
 def failing_job(instance: ModelInstance) -> Work[None]:
-    raise RuntimeError(MESSAGES[DeviceFault.WATCHDOG])
     yield
+    raise RuntimeError(MESSAGES[DeviceFault.WATCHDOG])
 
 
 def test_a_job_that_the_device_fails_ends_with_a_reason_and_others_go_on() -> None:
@@ -226,7 +222,7 @@ def test_a_job_that_the_device_fails_ends_with_a_reason_and_others_go_on() -> No
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("fault", [DeviceFault.SUBMISSIONS_IGNORED, DeviceFault.CONTEXT_LOST])
+@pytest.mark.parametrize("fault", LOST)
 def test_a_device_that_is_lost_ends_the_engine_and_says_why(fault: DeviceFault) -> None:
     async def run() -> None:
         running = Running(lambda: instance_of("llama"))

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -248,6 +249,7 @@ def test_depths_are_kept_and_a_damaged_file_measures_again(
     assert pace_of(llama, file) == pace and len(timed) == count
     plans = json.loads(file.read_text())
     [key] = [key for key in plans if "depths" in key]
+    damaged: Any
     for damaged in ({}, [], {"1": 0.1}, {"@64": 0.1}, {"1": 0.1, "@64": -1}, {"x": 1, "@64": 1}):
         file.write_text(json.dumps({**plans, key: damaged}))
         count = len(timed)
