@@ -65,13 +65,13 @@ class ModelRunner:
         self.batchable = not self.why_alone
         self.codec = codec
         self._fetch = fetch
-        self._parts = ForwardParts(loaded.model)
+        self.parts = ForwardParts(loaded.model)
         self._prefiller = Prefiller(
             loaded.model,
             batchable=self.batchable,
             vision=loaded.vision,
             adapters=loaded.adapters,
-            parts=self._parts,
+            parts=self.parts,
         )
         self._failed_prefills = set[SequenceId]()  # once, alone
         self.grouping = self._prefiller.grouping
@@ -80,15 +80,15 @@ class ModelRunner:
         vocab, adapters = loaded.dims.vocab, loaded.adapters
         self.ranks = loaded.ranks
         self._batch = LiveBatch(
-            loaded.model, vocab, self.runs, block_size, adapters, self.ranks, self._parts
+            loaded.model, vocab, self.runs, block_size, adapters, self.ranks, self.parts
         )
 
     def limit_dispatches(self, limit: DispatchLimit | None) -> None:
-        self._parts.limit = limit
+        self.parts.limit = limit
         self.grouping = replace(self.grouping, dispatch=limit)
 
     def note_chunk_time(self, chunks: ChunksLaunched, seconds: float) -> None:
-        self._parts.note_chunks(chunks.groups, seconds)
+        self.parts.note_chunks(chunks.groups, seconds)
 
     @property
     def idle(self) -> bool:

@@ -174,7 +174,8 @@ def judge_prompts(
 ) -> Generator[BatchResult | None, None, None]:
     """Return how likely the model answers each prompt with yes rather than no."""
     loaded, chunk = instance.runner.loaded, device_policy.current().chunk
-    work = yes_no.score(loaded.target, prompts, yes=yes, no=no, slice_tokens=chunk)
+    parts = instance.runner.parts
+    work = yes_no.score(loaded.target, prompts, yes=yes, no=no, slice_tokens=chunk, parts=parts)
     longest, logits_bytes = max(map(len, prompts), default=0), score.logits_bytes
     # Two caches: the common prefix of all prompts, and a copy for each prompt.
     return _within_memory(instance, work, longest, 2, chunk, logits_bytes(loaded.dims.vocab, 1))

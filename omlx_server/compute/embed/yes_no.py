@@ -8,6 +8,7 @@ import mlx.nn as nn
 
 from omlx_server.compute.caches import Caches, evaluate, new_caches
 from omlx_server.compute.embed.batch import BatchResult
+from omlx_server.compute.forward_parts import ForwardParts
 from omlx_server.compute.hardware import device_policy
 
 
@@ -18,16 +19,18 @@ def score(
     yes: int,
     no: int,
     slice_tokens: int | None = None,
+    parts: ForwardParts | None = None,
 ) -> Generator[BatchResult | None, None, None]:
     """Compute p(yes) / (p(yes) + p(no)) for the token after each prompt. Prompts run one by one
     in solo caches; their common prefix is prefilled once."""
     chunk = slice_tokens or device_policy.current().chunk
+    parts = parts or ForwardParts(model)
     prefix = _common_prefix([list(prompt[:-1]) for prompt in prompts])
     prefix_caches = new_caches(model)
-    yield from _prefill(model, prefix, prefix_caches, chunk)
+    yield from _prefill(model, prefix, prefix_caches, chunk, parts)
     for index, prompt in enumerate(prompts):
         caches = copy.deepcopy(prefix_caches)
-        yield from _prefill(model, prompt[len(prefix) : -1], caches, chunk)
+        yield from _prefill(model, prompt[:-1], caches, chunk, parts, first=len(prefix))
         logits = model(mx.array([prompt[-1:]]), cache=caches)[0, -1]
         yes_and_no = mx.stack([logits[yes], logits[no]]).astype(mx.float32)
         probability = mx.softmax(yes_and_no)[:1]
@@ -44,8 +47,17 @@ def _common_prefix(prompts: list[list[int]]) -> list[int]:
     return first[: next(differences, min(len(first), len(last)))]
 
 
-def _prefill(model: nn.Module, ids: Sequence[int], caches: Caches, chunk: int) -> Iterator[None]:
-    for start in range(0, len(ids), chunk):
-        model(mx.array([ids[start : start + chunk]]), cache=caches)
+def _prefill(
+    model: nn.Module,
+    ids: Sequence[int],
+    caches: Caches,
+    chunk: int,
+    parts: ForwardParts,
+    first: int = 0,
+) -> Iterator[None]:
+    for start in range(first, len(ids), chunk):
+        tokens = ids[start : start + chunk]
+        with parts.of_rows([(len(tokens), start)]):
+            model(mx.array([tokens]), cache=caches)
         evaluate(caches, wait=True)
         yield
