@@ -174,14 +174,24 @@ class ModelRunner:
         """Prefill one context and decode a token, apart. Waits. Raises RuntimeError when the
         prefill fails, and whatever the decode raises."""
         scratch = ModelRunner(self.loaded)
+        scratch.parts.limit = self.parts.limit
         context = join.context[:-1]
-        chunk = Chunk(join.id, 0, context, (join,), images=images, adapter=join.adapter)
-        for step in (Step(chunks=(chunk,)), Step(decodes=(join.id,))):
-            scratch.read(scratch.decode(step))
-            chunks = scratch.prefill(step)
-            chunks.wait()
-            if chunks.failures:
-                raise RuntimeError(chunks.failures[0].message)
+        size = len(context) if images else device_policy.current().chunk
+        starts = range(0, max(1, len(context)), max(1, size))
+        for start in starts:
+            joins = (join,) if start == starts[-1] else ()
+            tokens = context[start : start + size]
+            chunk = Chunk(join.id, start, tokens, joins, images=images, adapter=join.adapter)
+            scratch.try_step(Step(chunks=(chunk,)))
+        scratch.try_step(Step(decodes=(join.id,)))
+
+    def try_step(self, step: Step) -> None:
+        """Run a step and wait. Raises RuntimeError if a chunk fails or is lost."""
+        self.read(self.decode(step))
+        chunks = self.prefill(step)
+        chunks.wait()
+        if chunks.failures or chunks.lost or chunks.starved:
+            raise RuntimeError(chunks.failures[0].message if chunks.failures else "a chunk is lost")
 
     def warming(self) -> Work[None]:
         """Run a few steps, one per slice, to compile kernels. Raises LoadFailed for logits that are

@@ -96,8 +96,10 @@ def test_a_failing_prompt_costs_only_itself() -> None:
         for name, tokens in (("good", good), ("bad", BROKEN), ("fine", (5, 6, 7, 8)))
     }
     chunks = tuple(Chunk(join.id, 0, join.context[:-1], (join,)) for join in joins.values())
-    done = runner.prefill(Step(chunks=chunks))
-    assert [failure.chunk.prefill.request for failure in done.failures] == ["bad"]
+    once = runner.prefill(Step(chunks=chunks))
+    assert [chunk.prefill.request for chunk in once.lost] == ["bad"] and not once.failures
+    again = runner.prefill(Step(chunks=tuple(once.lost)))  # who fails twice is to blame
+    assert [failure.chunk.prefill.request for failure in again.failures] == ["bad"]
     live = (joins["good"].id, joins["fine"].id)
     rows = runner.read(runner.decode(Step(decodes=live))).rows
     assert rows[live[0]].tokens[0].id == greedy(loaded.model, good, 1)[0]
