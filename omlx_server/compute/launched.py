@@ -11,6 +11,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.compute.payload import Payload, size_of
 from omlx_server.compute.verify import VerifyingDecode
 from omlx_server.core.blocks.block import Size
+from omlx_server.core.device_errors import DeviceFault
 from omlx_server.core.request import Restored
 from omlx_server.core.step import Chunk, ChunkFailure, Cut, SequenceId, Step
 
@@ -40,12 +41,17 @@ class ChunksLaunched:
     payloads: list[CutPayload] = field(default_factory=list)
     lost: list[Chunk] = field(default_factory=list)
     starved: list[Chunk] = field(default_factory=list)
+    fault: DeviceFault = DeviceFault.MEMORY  # of starved chunks
     restored: list[Restored] = field(default_factory=list)
     last: mx.array | None = None
 
     @property
     def tokens(self) -> int:
         return sum(len(chunk.tokens) for chunk in self.chunks)
+
+    def note_starved(self, chunks: Sequence[Chunk], fault: DeviceFault) -> None:
+        self.starved += chunks
+        self.fault = fault
 
     def wait(self) -> None:
         if self.last is not None:

@@ -29,7 +29,7 @@ from omlx_server.compute.prefill import Prefilled, Prefiller
 from omlx_server.compute.verify import VerifyingDecode
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.crash import Crash, guarded
-from omlx_server.core.device_errors import fault_of, is_out_of_memory
+from omlx_server.core.device_errors import OUT_OF_MEMORY, fault_of
 from omlx_server.core.dispatch_limit import DispatchLimit
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.request import NOT_FINITE, RequestId, Restored, SamplingParams
@@ -252,9 +252,10 @@ class ModelRunner:
             caches = guarded(rebuild if alone else trial)
             if isinstance(caches, Crash):
                 chunks = [chunk for chunk in step.chunks if chunk.prefill == restore.prefill]
-                if is_out_of_memory(caches.error):
-                    launched.starved += chunks
-                elif fault_of(caches.error):
+                fault = fault_of(caches.error)
+                if fault in OUT_OF_MEMORY:
+                    launched.note_starved(chunks, fault)
+                elif fault is not None:
                     raise caches.error
                 else:
                     _log.error("a stored prefix is unreadable", exc_info=caches.error)
@@ -287,10 +288,11 @@ class ModelRunner:
             return [prefilled] if prefilled else []
         if self.ranks.has_lost_one(prefilled.error):
             raise prefilled.error  # no prompt can go on
-        if is_out_of_memory(prefilled.error):
+        fault = fault_of(prefilled.error)
+        if fault in OUT_OF_MEMORY:
             self._prefiller.fail([chunk.prefill for chunk in group], together=False)
-            launched.starved += group
-        elif fault_of(prefilled.error):
+            launched.note_starved(group, fault)
+        elif fault is not None:
             raise prefilled.error  # the device failed, perhaps in earlier work
         elif len(group) > 1:
             self._prefiller.fail([chunk.prefill for chunk in group], together=True)
@@ -315,7 +317,8 @@ class ModelRunner:
         self, group: Sequence[Chunk], prefilled: Prefilled | None, launched: ChunksLaunched
     ) -> None:
         for index, chunk in enumerate(group):
-            self._failed_prefills.discard(chunk.prefill)
+            if chunk.joins:
+                self._failed_prefills.discard(chunk.prefill)
             caches = prefilled.caches if prefilled else self._prefiller.unfinished(chunk.prefill)
             if caches is not None:
                 row = CacheRow(index, chunk.stop)

@@ -21,6 +21,9 @@ class DeviceFault(StrEnum):
     UNKNOWN = "unknown"
 
 
+OUT_OF_MEMORY = (DeviceFault.MEMORY, DeviceFault.RESOURCE_LIMIT)
+
+
 class Reaction(Enum):
     """Ways to go on after a failed step. All but the last two keep every request."""
 
@@ -90,10 +93,6 @@ def fault_of(error: BaseException) -> DeviceFault | None:
         return None
     message = str(error).lower()
     return next((fault for sign, fault in _SIGNS if sign in message), None)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    return fault_of(error) in (DeviceFault.MEMORY, DeviceFault.RESOURCE_LIMIT)
 
 
 class RecentFaults:

@@ -268,7 +268,7 @@ class ModelInstance:
             failures=chunks.failures,
             lost=chunks.lost,
             starved=chunks.starved,
-            ends_newest=bool(chunks.starved) and self._note_starved() is Reaction.END_NEWEST,
+            ends_newest=bool(chunks.starved) and self._note_starved(chunks.fault) is Reaction.END_NEWEST,
             chunks_launched=True,
         )
         events = self.scheduler.update(result)
@@ -278,9 +278,9 @@ class ModelInstance:
             self.scheduler.queues.preempt_lost(self.runner.lost)
         return chunks, events
 
-    def _note_starved(self) -> Reaction:
-        reaction = self.faults.note(DeviceFault.MEMORY, time.monotonic())
-        _log.error("there was no memory for a prompt; %s", reaction.value)
+    def _note_starved(self, fault: DeviceFault) -> Reaction:
+        reaction = self.faults.note(fault, time.monotonic())
+        _log.error("the device failed (%s) while reading a prompt; %s", fault, reaction.value)
         return reaction
 
     def note_chunks_done(self, chunks: ChunksLaunched, seconds: float) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omlx_server.compute.model.fingerprint import file_states
 from omlx_server.core.crash import guarded
-from omlx_server.core.device_errors import is_out_of_memory
+from omlx_server.core.device_errors import OUT_OF_MEMORY, fault_of
 from omlx_server.errors import ClientError, ModelUnavailable, NotNow
 from omlx_server.models import layout
 from omlx_server.models.damage import damage_in
@@ -34,7 +34,7 @@ def states_of(path: Path) -> object:
 def is_lasting(error: BaseException) -> bool:
     """Return whether the load would fail again: not for want of memory, or by a disk, an adapter or
     a changed file."""
-    if isinstance(error, NotNow | ClientError | OSError) or is_out_of_memory(error):
+    if isinstance(error, NotNow | ClientError | OSError) or fault_of(error) in OUT_OF_MEMORY:
         return False
     return error.__cause__ is None or is_lasting(error.__cause__)
 

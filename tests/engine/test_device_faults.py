@@ -11,9 +11,12 @@ import pytest
 
 from omlx_server.compute.forward_parts import decoder_layers
 from omlx_server.compute.hardware import device, device_policy
+from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.chunk_sizes import ChunkPace
 from omlx_server.core.device_errors import DeviceFault, Reaction, RecentFaults, fault_of
 from omlx_server.core.dispatch_limit import DispatchLimit
+from omlx_server.core.images import ImageSpan
+from omlx_server.core.step import Join
 from omlx_server.core.work import Work
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import InternalError, NoMemory, Unavailable
@@ -122,13 +125,17 @@ def check_right(architecture: str, got: list[list[int] | BaseException]) -> None
         assert len(answer) == 6 and is_greedy(model, prompt, answer)
 
 
-def run_with(architecture: str, error: Callable[[], Exception], *at: int) -> FailingDevice:
-    """Serve while the device fails; all answers must be right."""
+def run_with(
+    architecture: str, error: Callable[[], Exception], *at: int, counts: str = ""
+) -> FailingDevice:
+    """Serve while the device fails; all answers must be right. Failures are counted as `counts`."""
 
     async def run() -> FailingDevice:
         async with Running(lambda: instance_of(architecture)) as engine:
             with failing(error, *at) as fake:
                 check_right(architecture, await served(engine))
+            strikes = sum(position < fake.calls for position in at)
+            assert engine.engine.device_errors == ({counts: strikes} if counts and strikes else {})
             return fake
 
     return asyncio.run(run())
@@ -147,13 +154,29 @@ def test_a_failure_anywhere_ends_no_request(
     architecture = "llama" if first % 2 else "qwen3_next"
     position, calls = first, first + 1
     while position < calls:
-        calls = run_with(architecture, error_of(fault), position).calls
+        calls = run_with(architecture, error_of(fault), position, counts=fault).calls
         position += 24
 
 
 @pytest.mark.parametrize("position", daily(range(60), range(3, 60, 12)))
 def test_an_error_that_is_not_the_devices_blames_nobody_who_works_alone(position: int) -> None:
     run_with("llama", lambda: ValueError("planted"), position)
+
+
+def test_who_fails_alone_only_once_is_not_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries, probe = list[Join](), ModelRunner.probe
+
+    def fails_once(runner: ModelRunner, join: Join, images: tuple[ImageSpan, ...] = ()) -> None:
+        tries.append(join)
+        if len(tries) == 1:
+            raise ValueError("planted")
+        probe(runner, join, images)
+
+    monkeypatch.setattr(ModelRunner, "probe", fails_once)
+
+    for position in range(4, 14, 2):
+        run_with("llama", lambda: ValueError("planted"), position)
+    assert tries
 
 
 def test_every_class_is_told_by_its_message() -> None:
