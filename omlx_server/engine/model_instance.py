@@ -268,7 +268,8 @@ class ModelInstance:
             failures=chunks.failures,
             lost=chunks.lost,
             starved=chunks.starved,
-            ends_newest=bool(chunks.starved) and self._note_starved(chunks.fault) is Reaction.END_NEWEST,
+            ends_newest=bool(chunks.starved)
+            and self._note_starved(chunks.fault) is Reaction.END_NEWEST,
             chunks_launched=True,
         )
         events = self.scheduler.update(result)
