@@ -24,6 +24,7 @@ PACKAGE = Path(__file__).parent.parent / "omlx_server"
 ROOT = PACKAGE.parent
 
 INNER = (
+    "clock",
     "core",
     "store",
     "compute",
@@ -40,11 +41,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "core": (),
     "store": ("core",),
     "compute": ("core",),
-    "engine": ("core", "store", "compute"),
+    "engine": ("clock", "core", "store", "compute"),
     "text": ("core",),
     "models": ("core",),
     "images": (),
     "api": (
+        "clock",
         "text",
         "core",
         "models",
@@ -72,6 +74,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "service": ("core", "settings"),
     "doctor": ("settings", "core", "compute", "engine", "text", "models", "wiring"),
     "settings": ("core",),
+    "clock": (),
     "errors": (),
     "wiring": INNER,
     "process": (*INNER, "wiring"),

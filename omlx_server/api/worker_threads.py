@@ -3,7 +3,6 @@
 import asyncio
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 from tokenizers import Encoding
 
+from omlx_server import clock
 from omlx_server.api.http import exchange
 from omlx_server.core.clients import CLIENT, Owner, VirtualTimes
 from omlx_server.errors import Unavailable
@@ -85,19 +85,19 @@ class WorkerThreads:
         self._begin_next()
         try:
             await self._wait_for(turn)
-            began_at = time.monotonic()
+            began_at = clock.now()
             yield self._run
         finally:
             if turn in self._waiting:
                 self._waiting.remove(turn)
             else:
                 self._running.remove(turn)
-                self._times.charge(owner, max(0.0, time.monotonic() - began_at))
+                self._times.charge(owner, max(0.0, clock.now() - began_at))
                 self._begin_next()
 
     async def _wait_for(self, turn: _Turn) -> None:
         try:
-            async with asyncio.timeout(self._patience if self._patience < math.inf else None):
+            async with clock.timeout(self._patience if self._patience < math.inf else None):
                 await turn.begun
         except TimeoutError:
             raise Unavailable(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
+from omlx_server import clock
 from omlx_server.compute.hardware import device
 from omlx_server.compute.launched import ChunksLaunched, CutPayload, Launched
 from omlx_server.compute.payload import Payload
@@ -280,7 +281,7 @@ class ModelInstance:
         return chunks, events
 
     def _note_starved(self, fault: DeviceFault) -> Reaction:
-        reaction = self.faults.note(fault, time.monotonic())
+        reaction = self.faults.note(fault, clock.now())
         _log.error("the device failed (%s) while reading a prompt; %s", fault, reaction.value)
         return reaction
 
@@ -290,7 +291,7 @@ class ModelInstance:
         self._trim_features()
         if self.watch is not None:
             step = StepShape(prefills=group_shapes(chunks.groups))
-            self.watch.note_step(step, time.monotonic())
+            self.watch.note_step(step, clock.now())
             if self._cut_by_chunks:
                 self.watch.begin_step()
         self.cache.read_ahead.rates.note_computing(chunks.tokens, seconds)

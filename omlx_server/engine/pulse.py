@@ -27,7 +27,7 @@ class Pulse:
         self._measured_at, self._measured_seconds = -float("inf"), 0.0
 
     def alive(self, beat: float, now: float) -> bool:
-        """Return whether the thread works. Both times are time.monotonic()."""
+        """Return whether the thread works. Both times are clock.now()."""
         silent_seconds = now - beat
         # After a beat this is shorter than what is measured: an error on the side of "works".
         since_measured = now - max(beat, self._measured_at)

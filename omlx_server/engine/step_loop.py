@@ -11,11 +11,11 @@ Tokens that will probably be followed by drafts are read before the next step is
 
 import logging
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from omlx_server import clock
 from omlx_server.core.crash import MOST_CRASHES, Crash, Crashes, guarded
 from omlx_server.core.device_errors import DeviceFault, RecentFaults, fault_of
 from omlx_server.core.interval import REPORT_SECONDS, Interval
@@ -55,7 +55,7 @@ class StepLoop:
         self,
         instance: ModelInstance,
         publish: Callable[[Sequence[Outbound]], None],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
         faults: RecentFaults | None = None,
     ) -> None:
         self.instance = instance

@@ -11,7 +11,6 @@ One turn, in order:
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -19,6 +18,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from omlx_server import clock
 from omlx_server.compute.hardware import device, heap
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.crash import Crash, Crashes, guarded
@@ -79,7 +79,7 @@ class Engine(threading.Thread):
         account: MemoryAccount | None = None,
         close_cold_tier: Callable[[float], None] = lambda seconds: None,
         report_cold: Callable[[], ColdReport | None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = clock.now,
     ) -> None:
         super().__init__(name="mlx", daemon=True)
         self.inbox: SimpleQueue[Inbound] = SimpleQueue()

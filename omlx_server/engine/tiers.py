@@ -5,10 +5,12 @@ import time
 from collections.abc import Collection, Iterable, Set
 from functools import partial
 
+from omlx_server import clock
 from omlx_server.compute.payload import Payload, pack, size_of, unpack
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Recalled, Record
+from omlx_server.core.cold.wear import WriteCause
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.ranks import ALONE, NOT_ON_EVERY_RANK, Ranks
@@ -76,9 +78,9 @@ class Tiers:
         if forbidden and self.cold is not None:
             self.cold.drop(forbidden)
             self._ranks.clear(tuple(entry.key for entry in forbidden))
-        for id, record in self._cache.take_demoted():
+        for id, record, cause in self._cache.take_demoted():
             if not (self.hot[id].is_lost or id in failed):
-                self.write(id, record)
+                self.write(id, record, cause)
         evicted = self._cache.eviction.take_evicted()
         for id in evicted:
             del self.hot[id]
@@ -99,9 +101,11 @@ class Tiers:
 
     # -- to the cold tier ----------------------------------------------------------------
 
-    def write(self, id: PayloadId, record: Record) -> None:
+    def write(self, id: PayloadId, record: Record, cause: WriteCause = WriteCause.KEPT) -> None:
         assert self.cold is not None
         payload = self.hot[id]
+        if not self.cold.may_write(record.key, payload.nbytes, cause):
+            return
         self._writing[record.key] = id
         self._ranks.write(id, record)
         self.cold.write(record, partial(pack, payload), payload.nbytes)
@@ -128,9 +132,9 @@ class Tiers:
         cold = self.cold
         if cold is None:
             return
-        deadline = time.monotonic() + seconds
+        deadline = clock.now() + seconds
         # Reads end first, since a block that proves damaged has to be written again.
-        while cold.reads.under_way and time.monotonic() < deadline - seconds / 2:
+        while cold.reads.under_way and clock.now() < deadline - seconds / 2:
             time.sleep(_POLL_SECONDS)
             self.recall()
             yield
@@ -138,7 +142,7 @@ class Tiers:
         for entry in self._cache.index.order.by_use():
             if free_bytes < entry.size.nbytes + _HEADER_BYTES:
                 break  # older blocks would replace newer ones
-            if time.monotonic() > deadline:
+            if clock.now() > deadline:
                 _log.warning("not all of the prefix cache could be written in %.0f s", seconds)
                 break
             if self.cold is not cold:
@@ -153,7 +157,7 @@ class Tiers:
             free_bytes -= stored.nbytes if stored else 0
             written.append(record)
             yield
-            while cold.is_full and time.monotonic() < deadline:
+            while cold.is_full and clock.now() < deadline:
                 time.sleep(_POLL_SECONDS)
                 self.recall()
                 yield

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from itertools import chain
 
+from omlx_server import clock
 from omlx_server.core.clients import VirtualTimes
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.scheduler.order import URGENT_PART, TimeShare
@@ -25,7 +26,7 @@ _LEAST_SECONDS = 0.001
 class DeviceTurns:
     """The order of turns. `parts` of the time are by user, as of the last `in_order`."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = clock.now) -> None:
         self._clock = clock
         self._times = VirtualTimes()
         self._ended_at: dict[int, float] = {}

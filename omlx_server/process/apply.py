@@ -38,7 +38,8 @@ def change_instances(instances: InstanceFactory, settings: Settings) -> None:
     if cold is not None and cache.hot_cache_only:
         _give_up_cold_tier(instances)
     elif cold is not None:
-        cold.change(cache.cold_cache_max_bytes, shares.queue, cache.cold_min_free_disk)
+        daily = cache.cold_writes_per_day
+        cold.change(cache.cold_cache_max_bytes, shares.queue, cache.cold_min_free_disk, daily)
     instances.settings, instances.shares = settings, shares
     instances.account.limit, instances.account.queue = shares.limit, shares.queue
     device.limit_memory(pool=shares.pool, wired=shares.wired)

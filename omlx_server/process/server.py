@@ -6,7 +6,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -14,6 +13,7 @@ from typing import NoReturn
 
 import uvloop
 
+from omlx_server import clock
 from omlx_server.api.activity.activity import Activity
 from omlx_server.api.app import create_app
 from omlx_server.api.connections.server import HttpServer
@@ -26,6 +26,7 @@ from omlx_server.errors import OmlxError
 from omlx_server.models.progress import ProgressListener
 from omlx_server.process.apply import HttpSettingsApplier, ModelSettingsApplier, watch_config
 from omlx_server.process.cluster.leader import cluster_reporter, make_cluster, watch_cluster
+from omlx_server.process.keep_awake import KeepAwake, find_program
 from omlx_server.process.limits import connection_limits, raise_descriptors
 from omlx_server.process.listen import url_of
 from omlx_server.process.tracing import find_tracer
@@ -41,6 +42,7 @@ from omlx_server.wiring.model_factory import InstanceFactory
 from omlx_server.wiring.open_models import begin, open_models
 
 _log = logging.getLogger(__name__)
+Ready = Callable[[str, str], None]
 
 # How long a thread may keep the GIL while others wait. With Python's own 5 ms the waits of the mlx
 # thread and the event loop add up to seconds.
@@ -55,7 +57,7 @@ def serve(
     sock: socket.socket,
     *,
     progress: ProgressListener,
-    ready: Callable[[str, str], None],
+    ready: Ready,
 ) -> int:
     """Serve `model` on a bound socket. Return the exit code for `leave`. `ready(url, model)` is
     called when the first request may come. Raises UsageError."""
@@ -63,14 +65,16 @@ def serve(
     sys.setswitchinterval(_SWITCH_SECONDS)
     _log.info("config file: %s", source.absolute() if source else "none; the defaults count")
     _log_device()
+    awake = KeepAwake(find_program())
+    awake.look(clock.now(), has_work=settings.process.keep_awake == "busy")
     located = find_model(model, settings, progress)
     refuse_to_chat(located)
     catalogue = KnownModels(settings, located, find_encoders(settings, progress))
-    return uvloop.run(_serve(loaded, catalogue, sock, ready))
+    return uvloop.run(_serve(loaded, catalogue, sock, ready, awake))
 
 
 async def _serve(
-    loaded: Loaded, catalogue: KnownModels, sock: socket.socket, ready: Callable[[str, str], None]
+    loaded: Loaded, catalogue: KnownModels, sock: socket.socket, ready: Ready, awake: KeepAwake
 ) -> int:
     """Run the server. It listens while models load; requests wait for them."""
     settings, tracer = loaded.settings, find_tracer(loaded.settings)
@@ -100,11 +104,12 @@ async def _serve(
         http = HttpSettingsApplier(app, server)
         model_settings = ModelSettingsApplier(instances, catalogue, models, opened.engine.call)
         config_watch = asyncio.create_task(watch_config(loaded, http, model_settings.apply))
-        beat = keep_alive(notifier, lambda: models.vitals.alive(time.monotonic()))
+        beat = keep_alive(notifier, lambda: models.vitals.alive(clock.now()))
         heartbeat = asyncio.create_task(beat)
         memory_watches = _watch_memory(server, context.activity)
+        time_watches = _watch_time(awake, instances, loading, context.activity)
         await server.run_on(sock)
-        for task in (loading, config_watch, heartbeat, *memory_watches):
+        for task in (loading, config_watch, heartbeat, *memory_watches, *time_watches):
             task.cancel()
     return server.exit_code
 
@@ -115,6 +120,18 @@ def _watch_memory(server: HttpServer, activity: Activity) -> list[asyncio.Task[N
 
     freed = Freed(is_idle)  # gives memory back to the system
     return [asyncio.create_task(each.watch()) for each in (freed, activity.memory)]
+
+
+def _watch_time(
+    awake: KeepAwake, instances: InstanceFactory, loading: asyncio.Task[None], activity: Activity
+) -> list[asyncio.Task[None]]:
+    """Let the clock tick, and keep the machine awake if it has work."""
+
+    def has_work() -> bool:
+        is_busy = not loading.done() or bool(activity.recent.under_way())
+        return is_busy and instances.settings.process.keep_awake == "busy"
+
+    return [asyncio.create_task(each) for each in (clock.tick(), awake.watch(has_work))]
 
 
 def _note_stopping(notifier: Notifier, activity: Activity, stopping: threading.Event) -> None:
@@ -138,7 +155,7 @@ async def _load_first_model(
     catalogue: KnownModels,
     failure: "_FailureExit",
     url: str,
-    ready: Callable[[str, str], None],
+    ready: Ready,
     notifier: Notifier,
 ) -> None:
     try:

@@ -41,6 +41,10 @@ class ServerSettings(Section, frozen=True):
     sse_ping_seconds: Annotated[float, Meta(ge=0.1, le=300), Live()] = 5
 
 
+class ProcessSettings(Section, frozen=True):
+    keep_awake: Annotated[Literal["busy", "off"], Live()] = "busy"
+
+
 class AuthSettings(Section, frozen=True):
     api_keys: Annotated[
         tuple[types.Key, ...],
@@ -155,6 +159,7 @@ class CacheSettings(Section, frozen=True):
     cold_cache_max_bytes: Annotated[Size, Live()] = 20 * 10**9
     cold_min_free_disk: Annotated[Size, Live()] = 10 * 10**9
     cold_write_queue_bytes: Annotated[Size, Live()] = 512 * 10**6
+    cold_writes_per_day: Annotated[Size, Live()] = 100 * 10**9
     cold_write_through: Annotated[bool, Live()] = False
     cold_ttl_days: Annotated[float, Meta(ge=0, le=36500)] = 0
     checkpoint_max_bytes: Annotated[types.AutoSize, Live()] = "auto"
@@ -264,6 +269,7 @@ class Settings(Section, frozen=True):
     """All sections, by default without any file or environment variable."""
 
     server: ServerSettings = field(default_factory=ServerSettings)
+    process: ProcessSettings = field(default_factory=ProcessSettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     models: ModelsSettings = field(default_factory=ModelsSettings)
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)

@@ -7,6 +7,7 @@ be read in time is a miss. One tier serves all models.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.blocks.record import PASSING, PackedArrays, Recalled, Record
 from omlx_server.core.cold.index import ColdEntry, ColdIndex, ColdReport
+from omlx_server.core.cold.wear import WriteCause
 from omlx_server.store.block_file import file_bytes
 from omlx_server.store.files import Files, NamespaceDescription, StoredFile
 from omlx_server.store.lock import Lock
@@ -33,6 +35,7 @@ from omlx_server.store.worker import (
     WriteJob,
     name_of,
 )
+from omlx_server.store.written import WRITTEN, WrittenToday
 
 _SCAN_SECONDS = 5.0
 _LEARN_SECONDS = 2.0  # checkpoints and tails are found by their headers
@@ -62,11 +65,14 @@ class ColdTier:
         lock: Lock | None = None,
         pins: Pins | None = None,
         clock: Callable[[], float] = time.monotonic,
+        daily_bytes: int = 0,
+        today: Callable[[], int] = lambda: date.today().toordinal(),
     ) -> None:
         self._home = home
         self._in_directory = remote is None
         self.index = ColdIndex(budget, pins, listed=self._in_directory)
         self.stats = ColdReport()
+        self._written = WrittenToday(daily_bytes, today, self._save_written)
         self.wake: Callable[[], None] = lambda: None
         self._queue_bytes = queue_bytes
         self._ttl_seconds = ttl_days * _DAY_SECONDS
@@ -104,6 +110,17 @@ class ColdTier:
         if self._writable:
             write = partial(self._home.write_description, description)
             self._worker.submit(ChangeJob("describe", write))
+
+    def may_write(self, key: BlockKey, nbytes: int, cause: WriteCause) -> bool:
+        """Return whether the day has bytes left for a block; else count it as dropped. Pins are
+        always written, and what is not stored on this machine."""
+        is_exempt = key in self.index or key in self.index.pins or not self._writable
+        if is_exempt or not self._in_directory:
+            return True
+        if self._written.allows(self._queued_bytes + nbytes, cause):
+            return True
+        self.stats.dropped["daily_writes"] += 1
+        return False
 
     def write(self, record: Record, packed: Callable[[], PackedArrays], nbytes: int) -> None:
         """Queue a block of about `nbytes`; mark a stored one as used; drop one without room."""
@@ -163,9 +180,12 @@ class ColdTier:
     def is_full(self) -> bool:
         return self._queued_bytes > self._queue_bytes // 2
 
-    def change(self, budget: int, queue_bytes: int, min_free_bytes: int) -> None:
+    def change(
+        self, budget: int, queue_bytes: int, min_free_bytes: int, daily_bytes: int = 0
+    ) -> None:
         """Set other bounds in bytes. `budget` is enforced once all headers are read."""
         self.index.budget, self._queue_bytes = budget, queue_bytes
+        self._written.change(daily_bytes)
         self._home.keep_free(min_free_bytes)
         if not self._unread_headers:
             self._delete_evicted(self.index.shrink_to(budget))
@@ -232,6 +252,9 @@ class ColdTier:
         """Write the queue for at most `seconds`; end the thread within a second more."""
         end = self._clock() + seconds
         self._worker.drain(seconds)
+        self.collect()
+        self._written.save(ends=True)
+        self._worker.drain(end - self._clock())
         self._worker.stop(max(1.0, end - self._clock()))
         if self._lock is not None and not self._worker.is_alive():
             self._lock.release()  # else it ends with the process
@@ -239,6 +262,8 @@ class ColdTier:
     def report(self) -> ColdReport:
         return replace(
             self.stats,
+            written_today=self._written.nbytes,
+            daily_bytes=self._written.daily_bytes,
             nbytes=self.index.nbytes,
             budget=self.index.budget,
             blocks=len(self.index),
@@ -276,6 +301,7 @@ class ColdTier:
         for pin in scanned.pins:
             if namespace_id(pin.namespace) not in scanned.orphans:
                 self.index.pins.add(pin)
+        self._written.resume(*scanned.written)
         self.index.load(block.entry for block in scanned.blocks)
         for namespace in scanned.orphans:
             self.index.make_first_to_go(namespace)
@@ -320,9 +346,16 @@ class ColdTier:
             self._unusable.discard(key)
             self.stats.written += 1
             self.stats.written_bytes += done.nbytes
+            if self._in_directory:
+                self._written.add(done.nbytes)
             self.index.resize(key, done.nbytes)
             self._delete_evicted(self.index.shrink_to(self.index.budget))
             self._retry_deletes()
+
+    def _save_written(self, content: bytes) -> None:
+        if self._writable:
+            save = partial(self._home.write_small, WRITTEN, content)
+            self._worker.submit(ChangeJob("written", save))
 
     def _end_read(self, recalled: Recalled) -> None:
         self.reads.end_read(recalled)

@@ -3,6 +3,7 @@
     <root>/lock                                    held by the one process that may write
     <root>/secret                                  the key of all digests
     <root>/pins.json                               the pinned prefixes
+    <root>/written.json                            the bytes written today
     <root>/<namespace>/namespace.json              its model and format
     <root>/<namespace>/<xx>/<64 hex>.safetensors   a block; xx are the first digits of its key
     <any of them>/.tmp-<pid>-<run>-<random>        a file that is being written

@@ -19,6 +19,7 @@ from omlx_server.store.lock import Lock
 from omlx_server.store.mediums.medium import Medium, MediumError, Name, nbytes_of
 from omlx_server.store.pin_file import pins_as_bytes, pins_of_bytes
 from omlx_server.store.secret import name_in_shared_store
+from omlx_server.store.written import WRITTEN, written_of_bytes
 
 _log = logging.getLogger(__name__)
 _WARN_SECONDS = 60.0
@@ -103,6 +104,7 @@ class Scanned:
     blocks: tuple[StoredFile, ...]
     orphans: tuple[str, ...] = ()
     pins: tuple[Pin, ...] = ()
+    written: tuple[int, int] = (0, 0)  # a day, and bytes written on it
 
 
 Result = Done | Recalled | Scanned
@@ -302,9 +304,10 @@ class Worker(threading.Thread):
         self._results.append(self._scan())
 
     def _scan(self) -> Scanned:
-        pins = self._read_pins()
+        pins = pins_of_bytes(self._read_small(PINS))
         if not self._in_directory:
             return Scanned((), pins=pins)
+        written = written_of_bytes(self._read_small(WRITTEN))
         try:
             self._home.remove_leftovers()
         except MediumError as error:
@@ -315,15 +318,14 @@ class Worker(threading.Thread):
         namespaces |= {namespace_id(pin.namespace) for pin in pins}
         pairs = [(id, self._home.describe(id)) for id in namespaces]
         orphans = [id for id, about in pairs if about and about.model_is_there is False]
-        return Scanned(tuple(blocks), tuple(orphans), pins)
+        return Scanned(tuple(blocks), tuple(orphans), pins, written)
 
-    def _read_pins(self) -> tuple[Pin, ...]:
+    def _read_small(self, name: str) -> bytes:
         try:
-            data = self._home.read_small(PINS)
+            return self._home.read_small(name) or b""
         except MediumError as error:
-            self._warn("pins", error)
-            return ()
-        return pins_of_bytes(data) if data else ()
+            self._warn(name, error)
+            return b""
 
     def _read_headers(self, names: tuple[Name, ...]) -> Iterator[Record]:
         for name in names:

@@ -42,4 +42,5 @@ def make_cold_tier(
         remote=remote,
         lock=lock if remote is None else None,
         pins=pins,
+        daily_bytes=cache.cold_writes_per_day,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from omlx_server import clock
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served_model import CHAT, EMBEDDING, NOTHING, RERANKING, Role
 from omlx_server.core.model_files.kind import ModelKind
@@ -129,7 +130,7 @@ class KnownModels:
 
     async def refresh(self, *, anew: bool = False) -> None:
         async with self._looking:  # a waiting call uses this one's result
-            now, models = time.monotonic(), self.settings.models
+            now, models = clock.now(), self.settings.models
             is_recent = self._looked_at > 0 and now - self._looked_at < _LOOK_SECONDS
             if is_recent and not anew:
                 return

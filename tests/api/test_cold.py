@@ -106,6 +106,20 @@ def test_write_through_writes_before_the_end(settings: tuple[str, ...], tmp_path
         assert stored(tmp_path)
 
 
+def test_a_restart_goes_on_with_the_day_and_a_spent_one_writes_nothing(
+    settings: tuple[str, ...], again: Path
+) -> None:
+    before = len(stored(again))
+    small = "cache.cold_writes_per_day=1"
+    with serving("org/tiny", again, *settings, small) as server:
+        told = metrics(server)
+        assert told["omlx_cache_written_today_bytes"] > 0 == told["omlx_cache_written_bytes_total"]
+        assert told["omlx_cache_daily_writes_bytes"] == 1
+        server.chat(f"Something new. {STORY}", max_tokens=4)
+    assert "no more blocks are written today" in server.log
+    assert len(stored(again)) == before
+
+
 def test_the_cache_command_knows_what_a_server_left(left: Left, again: Path) -> None:
     assert left.refused.returncode == 2
     assert "hint: stop it" in left.refused.stderr

@@ -6,7 +6,6 @@ In process, with the real app and the real engine on a tiny model; only the runn
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from fastapi import Request
 
+from omlx_server import clock as own_clock
 from omlx_server.api.own import health
 from omlx_server.compute.launched import Launched
 from omlx_server.compute.model.loader import load
@@ -151,10 +151,10 @@ def test_a_thread_that_hangs_turns_liveness_red(
             await place.ready()
             beat = place.engine.whole._engine.beat
             for waited, status in ((29.0, 200), (60.0, 503)):
-                clock = SimpleNamespace(monotonic=lambda waited=waited: beat + waited)
-                monkeypatch.setattr(health, "time", clock)
+                clock = SimpleNamespace(now=lambda waited=waited: beat + waited)
+                monkeypatch.setattr(health, "clock", clock)
                 assert await place.health("live") == status
-            monkeypatch.setattr(health, "time", time)
+            monkeypatch.setattr(health, "clock", own_clock)
             assert await place.health("live") == 200
 
     play(scene())

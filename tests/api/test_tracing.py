@@ -48,7 +48,9 @@ NOW = time.monotonic()
 
 
 def exchange(*phases: Phases, parent: str = "", status: int = 200) -> Exchange:
-    return Exchange("req_1", "POST", parent, NOW - 10, NOW, CHAT, status, list(phases))
+    began_at = time.time() - (time.monotonic() - NOW) - 10
+    past = NOW - 10, began_at, NOW
+    return Exchange("req_1", "POST", parent, *past, CHAT, status, list(phases))
 
 
 def phases(

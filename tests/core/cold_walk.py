@@ -190,7 +190,7 @@ class ColdWalk(Walk):
     # -- the pretend medium --------------------------------------------------------------
 
     def _take_evicted(self) -> None:
-        for id, record in self.cache.take_demoted():
+        for id, record, _ in self.cache.take_demoted():
             self._write(record, self.kept[id])
         super()._take_evicted()
 

@@ -33,6 +33,8 @@ def test_a_prompt_shows_its_hit_and_the_token_where_it_leaves(
         page.get_by_role("button", name="Compare").click()
         expect(result).to_contain_text("It does not leave what is cached.")
         expect(result.locator(".strip .none")).to_have_count(0)
+        written = page.get_by_text(re.compile("Written to the disk: .* of 100 GB today"))
+        expect(written).to_be_visible()
 
 
 def test_a_conversation_of_the_page_is_compared(visits: Visits) -> None:

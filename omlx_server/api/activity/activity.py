@@ -1,7 +1,6 @@
 """Reports on requests, memory, models and caches. Runs on the asyncio thread."""
 
-import time
-
+from omlx_server import clock
 from omlx_server.api.activity import answers
 from omlx_server.api.activity.history import MemoryHistory, RecentExchanges
 from omlx_server.api.activity.live import Broadcast
@@ -10,6 +9,7 @@ from omlx_server.api.http.sse import named_events
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
+from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Miss
 from omlx_server.engine.pool.entry import Phase
@@ -39,7 +39,7 @@ class Activity:
         under_way = self.recent.under_way()
         loaded = [label_of(model.names[0]) for model in self._models.pool.loaded()]
         paces = self._standings_poll.paces
-        return describe_requests(under_way, standings, paces, loaded, time.monotonic())
+        return describe_requests(under_way, standings, paces, loaded, clock.now())
 
     async def _make_state_event(self, is_first: bool) -> bytes:
         """Return the state and the requests that ended since the last event."""
@@ -60,8 +60,19 @@ class Activity:
                 {"model": name, "counters": cache_counters(counts.cache)}
                 for name, counts in counted.items()
             ],
+            "cold": _describe_writes(self._models.vitals.cold),
         }
         return named_events(state)
+
+
+def _describe_writes(cold: ColdReport | None) -> answers.ColdWrites | None:
+    if cold is None:
+        return None
+    return {
+        "today_bytes": cold.written_today,
+        "since_start_bytes": cold.written_bytes,
+        "daily_bytes": cold.daily_bytes,
+    }
 
 
 def cache_counters(cache: CacheReport) -> answers.CacheCounters:

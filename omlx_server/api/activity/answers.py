@@ -111,6 +111,14 @@ class LiveModel(TypedDict):
     in_use: int
 
 
+class ColdWrites(TypedDict):
+    """Bytes written to the disk, and how many a day may be; 0 for no limit."""
+
+    today_bytes: int
+    since_start_bytes: int
+    daily_bytes: int
+
+
 class LiveState(TypedDict):
     """The server at one moment. `memory` is null while nothing is known of it. `done` are requests
     that have ended since the event before."""
@@ -121,3 +129,4 @@ class LiveState(TypedDict):
     done: list[RequestDone]
     models: list[LiveModel]
     cache: list[ModelCache]
+    cold: ColdWrites | None

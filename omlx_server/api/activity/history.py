@@ -45,7 +45,7 @@ def _describe_ended(exchange: Exchange) -> RequestDone:
     fields: dict[str, Any] = work_of(exchange)
     return {
         "id": exchange.id,
-        "at": round(time.time() - (time.monotonic() - exchange.started), 3),
+        "at": round(exchange.at, 3),
         "route": exchange.route,
         "model": exchange.model or None,
         "status": exchange.status,

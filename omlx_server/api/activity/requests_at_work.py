@@ -2,11 +2,11 @@
 once a second. Runs on the asyncio thread."""
 
 import asyncio
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from omlx_server import clock
 from omlx_server.api.activity.answers import Place, RequestAtWork
 from omlx_server.api.http.exchange import Exchange, Phases, exchange_of_engine_id, work_of
 from omlx_server.api.metric_helpers import label_of
@@ -40,7 +40,7 @@ def describe_requests(
     now: float,
 ) -> list[RequestAtWork]:
     """Return the states of requests that are in the engine or wait for their model to load.
-    `paces` are prompt tokens a second; `loaded` names models; `now` is time.monotonic()."""
+    `paces` are prompt tokens a second; `loaded` names models; `now` is clock.now()."""
     at_work = []
     for exchange in under_way:
         is_in_engine = bool(exchange.phases)
@@ -136,7 +136,7 @@ class StandingsPoll:
 
     async def latest(self, under_way: Iterable[Exchange]) -> StandingsByExchange:
         """Return the last answer, at most a second old, or older during a long step."""
-        now = time.monotonic()
+        now = clock.now()
         models_in_use = {exchange.model for exchange in under_way if exchange.phases}
         models = [m for m in self._models.loaded() if label_of(m.names[0]) in models_in_use]
         if self._asking is None and now - self._asked_at >= _ASK_SECONDS:
@@ -158,7 +158,7 @@ class StandingsPoll:
                         exchange = exchange_of_engine_id(standing.request)
                         if exchange is not None:
                             standings.setdefault(exchange, []).append(standing)
-            self._update(standings, time.monotonic())
+            self._update(standings, clock.now())
         finally:
             self._asking = None
 

@@ -1,11 +1,11 @@
 """The admin routes that show a prefix cache, and where a prompt leaves it."""
 
-import time
 from collections.abc import Sequence
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
+from omlx_server import clock
 from omlx_server.api.activity.activity import cache_counters
 from omlx_server.api.admin.answers import CacheComparison, CacheMap, MapBlock
 from omlx_server.api.admin.guard import require_admin
@@ -36,7 +36,7 @@ async def cache(request: Request, model: str | None = None) -> Response:
     """The blocks of a loaded model's prefix cache, those used last."""
     loaded_model = await _find_loaded(context_of(request).models, model)
     block_map = await loaded_model.engine.work(
-        lambda instance: mapped(instance.cache, time.monotonic(), MOST_BLOCKS)
+        lambda instance: mapped(instance.cache, clock.now(), MOST_BLOCKS)
     )
     answer: CacheMap = {
         "model": loaded_model.names[0],

@@ -1,10 +1,9 @@
 """The admin routes that list, load, unload and pin models."""
 
-import time
-
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
+from omlx_server import clock
 from omlx_server.api.admin.answers import AdminModel, AdminModels
 from omlx_server.api.admin.guard import require_admin
 from omlx_server.api.context import body_of, context_of
@@ -132,4 +131,4 @@ def _weight_bytes(model: Served) -> int | None:
 def _idle_seconds(entry: PoolEntry[Served]) -> float | None:
     if entry.phase is not Phase.LOADED:
         return None
-    return 0.0 if entry.users else round(time.monotonic() - entry.used, 3)
+    return 0.0 if entry.users else round(clock.now() - entry.used, 3)

@@ -1,13 +1,12 @@
 """One turn of a conversation, for all chat APIs: encode and queue a chat request."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 
 from fastapi import Request
 
+from omlx_server import clock
 from omlx_server.api.access.tenant import client_of, conversation_of, salt_of
 from omlx_server.api.chat import prompt
 from omlx_server.api.chat.choices import Choices
@@ -106,9 +105,9 @@ class ChatTurn:
 async def _within_deadline(http: Request) -> AsyncIterator[None]:
     """Raise DeadlineExceeded when the request's time is over."""
     timeout = context_of(http).request_timeout_seconds
-    seconds_left = current_exchange().started + timeout - time.monotonic() if timeout else None
+    seconds_left = current_exchange().started + timeout - clock.now() if timeout else None
     try:
-        async with asyncio.timeout(seconds_left):
+        async with clock.timeout(seconds_left):
             yield
     except TimeoutError:
         raise DeadlineExceeded("the request did not finish within its time limit") from None

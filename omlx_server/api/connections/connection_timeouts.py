@@ -12,7 +12,6 @@ there only an immediate answer is sent.
 import asyncio
 import enum
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from omlx_server import clock
 from omlx_server.api.connections.connections import (
     Connections,
     NoHttp,
@@ -64,31 +64,6 @@ class _Phase(enum.Enum):
     GONE = enum.auto()  # the client's end: silence for `_LINGER_SECONDS`, `body_seconds` in all
 
 
-class _Alarm:
-    """A timer that can be started anew."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-        self._loop, self._call = loop, call
-        self._handle: asyncio.TimerHandle | None = None
-
-    @property
-    def running(self) -> bool:
-        return self._handle is not None
-
-    def start(self, seconds: float) -> None:
-        self.stop()
-        self._handle = self._loop.call_later(seconds, self._ring)
-
-    def stop(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-    def _ring(self) -> None:
-        self._handle = None
-        self._call()
-
-
 class Connection(HttpToolsProtocol):
     """uvicorn's HTTP protocol with ConnectionLimits."""
 
@@ -112,8 +87,8 @@ class Connection(HttpToolsProtocol):
         # Bytes that came since the last end of a head, part of a body, or end of a message.
         self._unused_bytes = 0
         self._is_progress = False  # the bytes that are being parsed hold one of these
-        self._read_timer = _Alarm(self.loop, self._on_silence)
-        self._write_timer = _Alarm(self.loop, self._check_client_reads)
+        self._read_timer = clock.Alarm(self.loop, self._on_silence)
+        self._write_timer = clock.Alarm(self.loop, self._check_client_reads)
         self._unsent_bytes = 0
         self._probes = 0
         self._is_half_closed = False
@@ -138,7 +113,7 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._is_gone:
-            if self.loop.time() < self._linger_until:
+            if clock.now() < self._linger_until:
                 self._read_timer.start(_LINGER_SECONDS)
             return
         self._is_progress = False
@@ -166,7 +141,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._phase = _Phase.HEAD
-        if not self._read_timer.running:
+        if not self._read_timer.is_running:
             self._read_timer.start(self._limits.header_seconds)
         super().on_message_begin()
 
@@ -268,7 +243,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(head_too_large(self._limits.header_bytes))
         elif self._phase is _Phase.BODY and self._is_answering:
             self._read_timer.start(self._limits.body_seconds)
-        elif (self._unused_bytes or self._phase is _Phase.BODY) and not self._read_timer.running:
+        elif (self._unused_bytes or self._phase is _Phase.BODY) and not self._read_timer.is_running:
             self._read_timer.start(self._limits.header_seconds)
 
     def _on_silence(self) -> None:
@@ -327,7 +302,7 @@ class Connection(HttpToolsProtocol):
     def _linger(self) -> None:
         """Send no more, and discard what the client still sends."""
         self._phase = _Phase.GONE
-        self._linger_until = self.loop.time() + self._limits.body_seconds
+        self._linger_until = clock.now() + self._limits.body_seconds
         self._tell_request_of_end()
         self._connections.mark_idle(self)
         self.transport.write_eof()

@@ -5,7 +5,6 @@ request is read. A part is kept for /health, /admin and files. Runs on the async
 """
 
 import logging
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -14,6 +13,7 @@ from typing import Protocol
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
+from omlx_server import clock
 from omlx_server.api.http.errors import envelope
 from omlx_server.errors import BadRequest, NotNow, OmlxError, Unavailable
 
@@ -123,7 +123,7 @@ class Connections:
     def _count_and_log(self, reason: str, address: bytes) -> None:
         self.ended[reason] += 1
         self._unlogged[reason] += 1
-        now = time.monotonic()
+        now = clock.now()
         if now - self._logged_at < _LOG_PAUSE_SECONDS:
             return
         counts = ", ".join(f"{count} {reason}" for reason, count in self._unlogged.items())

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
+from omlx_server import clock
 from omlx_server.errors import OmlxError, RequestTimeout, Unavailable
 
 SMALL = 64 * 2**10
@@ -41,6 +42,7 @@ class RequestBody:
         self._bodies = bodies
         self._received = 0
         self._deadline: asyncio.Timeout | None = None  # only while it is received
+        self._alarm = clock.Alarm(asyncio.get_running_loop(), self._end)
         self._began = 0.0
         self._is_cut = False
 
@@ -51,13 +53,15 @@ class RequestBody:
     @asynccontextmanager
     async def receiving(self) -> AsyncIterator[None]:
         """Receive the body within this. Raises RequestTimeout, or TooManyBodies if it is cut."""
-        self._began = asyncio.get_running_loop().time()
+        self._began = clock.now()
         try:
-            async with asyncio.timeout(self._bodies.seconds) as self._deadline:
+            async with asyncio.timeout(None) as self._deadline:
+                self._alarm.start(self._bodies.seconds)
                 yield
         except TimeoutError:
             raise self._bodies.refusal("cut" if self._is_cut else "slow") from None
         finally:
+            self._alarm.stop()
             self._deadline = None
 
     async def add(self, count: int, whole: int) -> None:
@@ -68,19 +72,17 @@ class RequestBody:
             await self.make_room(max(whole, self.held))
         if self._deadline is not None and not self._is_cut:
             seconds = self._bodies.seconds + self._received / _LEAST_RATE
-            self._deadline.reschedule(self._began + seconds)
+            self._alarm.start(self._began + seconds - clock.now())
 
     async def make_room(self, size: int) -> None:
         """Wait until there is room for `size` bytes in all. Raises as `add`."""
         if self.taken >= size or self._is_cut:
             return
-        loop = asyncio.get_running_loop()
-        wait_began = loop.time()
-        if self._deadline is not None:
-            self._deadline.reschedule(None)
+        wait_began = clock.now()
+        self._alarm.stop()
         await self._bodies.wait_for_room(self, size)
         # The wait is not the client's fault: its least rate does not count it.
-        self._began += loop.time() - wait_began
+        self._began += clock.now() - wait_began
 
     def replace_size(self, size: int) -> None:
         """Count the decoded bytes instead of those that came."""
@@ -90,6 +92,10 @@ class RequestBody:
     def cut(self) -> None:
         """Refuse the rest of the body: its reader gets TooManyBodies."""
         self._is_cut, self.taken = True, 0
+        self._end()
+
+    def _end(self) -> None:
+        self._alarm.stop()
         if self._deadline is not None:
             self._deadline.reschedule(0)
 
@@ -137,7 +143,7 @@ class Bodies:
         wait = _Wait(body, size, asyncio.get_running_loop().create_future())
         self._waiting.append(wait)
         try:
-            async with asyncio.timeout(self.seconds):
+            async with clock.timeout(self.seconds):
                 await wait.room
         except TimeoutError:
             raise self.refusal("full") from None

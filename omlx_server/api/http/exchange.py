@@ -19,6 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from omlx_server import clock
 from omlx_server.api.http import anthropic_errors as anthropic
 from omlx_server.core.request import Miss
 from omlx_server.errors import OmlxError
@@ -57,10 +58,10 @@ Fields = dict[str, str | int | float]
 
 @dataclass(slots=True, eq=False)
 class Phases:
-    """Times of one prompt (time.monotonic() seconds) and its token counts, over all choices."""
+    """Times of one prompt (clock.now() seconds) and its token counts, over all choices."""
 
     prompt_tokens: int
-    queued: float = field(default_factory=time.monotonic)
+    queued: float = field(default_factory=clock.now)
     admitted: float | None = None
     restored: tuple[float, float] | None = None
     first: float | None = None  # when the first token came
@@ -74,13 +75,14 @@ class Phases:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Exchange:
-    """One HTTP request and its answer; times are time.monotonic() seconds. `afterwards` run when
+    """One HTTP request and its answer; times are clock.now() seconds. `afterwards` run when
     the answer was sent or given up."""
 
     id: str
     method: str = ""
     parent: str = ""  # the `traceparent` header
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=clock.now)
+    at: float = field(default_factory=time.time)  # `started` since 1970
     ended: float = 0.0
     route: str = _NO_ROUTE  # the pattern of the path
     status: int = 0
@@ -220,7 +222,7 @@ class Exchanges:
             self._end(exchange, scope)
 
     def _end(self, exchange: Exchange, scope: Scope) -> None:
-        exchange.ended = time.monotonic()
+        exchange.ended = clock.now()
         for call in exchange.afterwards:
             call()
         exchange.route = self._route_of(scope)

@@ -9,7 +9,6 @@ import logging
 import math
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
@@ -17,6 +16,8 @@ from ipaddress import IPv6Address, ip_address
 import psutil
 from starlette.datastructures import Headers
 from starlette.types import Scope
+
+from omlx_server import clock
 
 _log = logging.getLogger(__name__)
 _LOOK_UP_PAUSE_SECONDS = 5.0
@@ -82,7 +83,7 @@ class OwnNames:
 
     find: Callable[[], frozenset[str]] = machine_names
     ask_dns: Callable[[], str] = socket.getfqdn
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = clock.now
     _names: frozenset[str] = frozenset()
     _full_name: str = ""
     _looked_up_at: float = -math.inf

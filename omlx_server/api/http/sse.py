@@ -1,7 +1,6 @@
 """Send server-sent events."""
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from omlx_server import clock
 from omlx_server.api.http.client_gone import ClientGone, cancel_and_wait, while_connected
 from omlx_server.api.http.errors import envelope
 from omlx_server.api.http.exchange import note_client_left, note_failure
@@ -65,7 +65,7 @@ class EventStream(Response):
         self._keepalive_seconds = keepalive_seconds
         self._on_error = on_error
         self._keepalive = keepalive
-        self._clock = time.monotonic
+        self._clock = clock.now
         self._sent_at = 0.0
         self._unsent: bytes | None = None  # the chunk that is being sent, or waits for that
         self._no_keepalive_under_way = asyncio.Event()

@@ -2,7 +2,6 @@
 for each model, those of cache tiers and memory for all together."""
 
 import platform
-import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,7 +9,7 @@ from importlib.metadata import version
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from omlx_server import __version__
+from omlx_server import __version__, clock
 from omlx_server.api.metric_helpers import (
     MODEL,
     OWN,
@@ -135,8 +134,12 @@ def _cold_traffic_metrics(cold: ColdReport | None) -> Iterator[Metric]:
         ("read_blocks", "Blocks that were read from the cold tier.", cold.read),
     ):
         yield CounterMetricFamily(f"omlx_cache_{name}", text, value=value)
-    waiting = "Bytes in memory that wait to be written to the cold tier."
-    yield GaugeMetricFamily("omlx_cache_write_queue_bytes", waiting, value=cold.queued)
+    for name, text, value in (
+        ("write_queue", "Bytes in memory that wait to be written to the cold tier.", cold.queued),
+        ("written_today", "Bytes written to the files of blocks today.", cold.written_today),
+        ("daily_writes", "Bytes that may be written in a day; 0: no limit.", cold.daily_bytes),
+    ):
+        yield GaugeMetricFamily(f"omlx_cache_{name}_bytes", text, value=value)
     for name, text, counts_by_reason in (
         ("dropped", "Blocks that were not written to the cold tier, by the reason.", cold.dropped),
         ("read_failures", "Reads of the cold tier that failed, by the reason.", cold.failed),
@@ -189,7 +192,7 @@ class EngineMetrics:
         yield from memory_metrics(report)
 
     def _oldest_waiting_metric(self) -> Metric:
-        now = time.monotonic()
+        now = clock.now()
         ages = {(label_of(name), size): 0.0 for name in self.names for size in SIZES}
         for name, status in self._models.engines():
             for size, arrived in status.oldest.items():

@@ -1,7 +1,6 @@
 """GET /metrics: Prometheus text, by default with vLLM's names where it has the metric."""
 
 import asyncio
-import time
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -12,6 +11,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.responses import Response
 
+from omlx_server import clock
 from omlx_server.api.description.operation import Bytes, Operation
 from omlx_server.api.http.exchange import Phases, current_exchange
 from omlx_server.api.metric_helpers import MODEL, OWN, VLLM, counters, label_of
@@ -198,7 +198,7 @@ class RequestTimes:
         self._last_token_times: dict[int, float] = {}
 
     def admitted(self, moment: float, admission: Admitted, restored: Restored | None) -> None:
-        """Note the admission at `moment` (time.monotonic() seconds); the first ends the queue."""
+        """Note the admission at `moment` (clock.now() seconds); the first ends the queue."""
         if self._phases.admitted is None:
             self._phases.admitted = moment
             self._metrics.queue_seconds.observe(max(0.0, moment - self._phases.queued))
@@ -207,7 +207,7 @@ class RequestTimes:
             self._phases.restored = restored.begun, restored.ended
 
     def tokens(self, choice: int, count: int) -> None:
-        now = time.monotonic()
+        now = clock.now()
         self._phases.generated += count
         self._phases.last = now
         last = self._last_token_times.get(choice)
@@ -223,7 +223,7 @@ class RequestTimes:
     def finished(self, reason: str) -> None:
         self._phases.finished.append(reason)
         self._metrics.finished.labels(reason, self._metrics.label).inc()
-        self._metrics.latency_seconds.observe(time.monotonic() - self._phases.queued)
+        self._metrics.latency_seconds.observe(clock.now() - self._phases.queued)
 
     def too_complex(self) -> None:
         self._metrics.too_complex_grammars.inc()

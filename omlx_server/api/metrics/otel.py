@@ -8,7 +8,6 @@ Below a request's span, each of its prompts has these, without any text:
     decode     until the last token
 """
 
-import time
 from collections.abc import Iterator, Mapping
 
 from opentelemetry.context import Context
@@ -40,8 +39,8 @@ class OtelTracer:
     def record(self, exchange: Exchange) -> None:
         if exchange.route in _IGNORED_ROUTES:
             return
-        # Moments of an exchange are in time.monotonic() seconds, spans in nanoseconds since 1970.
-        epoch_offset_ns = time.time_ns() - int(time.monotonic() * 1e9)
+        # Moments of an exchange are in clock.now() seconds, spans in nanoseconds since 1970.
+        epoch_offset_ns = int((exchange.at - exchange.started) * 1e9)
         span = self._tracer.start_span(
             f"{exchange.method} {exchange.route}",
             _TRACE_CONTEXT.extract({"traceparent": exchange.parent}, Context()),
@@ -76,7 +75,7 @@ class OtelTracer:
 def _phase_spans(
     phases: Phases, exchange_end: float
 ) -> Iterator[tuple[str, float, float, Mapping[str, Value]]]:
-    """Yield name, start, end (time.monotonic() seconds) and attributes of each span. A phase that
+    """Yield name, start, end (clock.now() seconds) and attributes of each span. A phase that
     did not end lasts until the exchange's end."""
     cached: dict[str, Value] = {"omlx.cached_tokens": phases.cached_tokens}
     admitted = phases.admitted if phases.admitted is not None else phases.first

@@ -1,11 +1,11 @@
 """Finds and loads the model that a request names."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from omlx_server import clock
 from omlx_server.api.http.exchange import current_exchange, run_afterwards
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.image_reader import ImageReader
@@ -183,7 +183,7 @@ class ServedModels:
         engines = [(model.names[0], model.engine.status) for model in self.loaded()]
         first = self._first_listing(None, CHAT)
         if not engines and not self.started and first is not None:
-            starting = Status(EngineState.STARTING, Load(0, 0, 0), time.monotonic())
+            starting = Status(EngineState.STARTING, Load(0, 0, 0), clock.now())
             engines.append((first.names[0], starting))
         return engines
 

@@ -17,6 +17,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from omlx_server import clock
 from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http.json import JsonResponse
@@ -274,7 +275,7 @@ def _running_model(
 ) -> answers.RunningModel:
     card = read_card(models.catalogue.directory(listing.load_request.key))
     ttl_seconds = math.inf if entry.is_pinned or not entry.ttl else entry.ttl
-    idle_seconds = 0.0 if entry.users else time.monotonic() - entry.used
+    idle_seconds = 0.0 if entry.users else clock.now() - entry.used
     seconds_left = min(max(0.0, ttl_seconds - idle_seconds), _NEVER_SECONDS)
     return {
         "name": listing.names[0],

@@ -1,7 +1,6 @@
 """POST /api/chat and /api/generate, whole or as JSON lines; /api/embed and /api/embeddings."""
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from omlx_server import clock
 from omlx_server.api.chat.choices import CACHE_HEADERS, Choices, WholeChoice
 from omlx_server.api.chat.request import ChatRequest
 from omlx_server.api.chat.turn import ChatTurn
@@ -110,10 +110,10 @@ async def _load_model(request: Request, body: schema.WrittenRequest) -> _Job:
     models = context_of(request).models
     kept_seconds = schema.keep_alive_seconds(body.keep_alive)
     name = await models.without_latest_tag(body.model)
-    began = time.monotonic()
+    began = clock.now()
     model = await models.find(name, adapter=body.adapter, preset=body.preset)
     models.keep(name, CHAT, kept_seconds)
-    return _Job(body, model, time.monotonic() - began, request)
+    return _Job(body, model, clock.now() - began, request)
 
 
 async def _answer_chat(
@@ -179,9 +179,9 @@ async def _stream_lines(
 async def embed(request: Request) -> Response:
     """Return a vector for each text, in order. An empty text only loads the model."""
     body = await body_of(request, schema.EmbedRequest)
-    began = time.monotonic()
+    began = clock.now()
     model = await _load_embedder(request, body.model, body.keep_alive)
-    load_seconds = time.monotonic() - began
+    load_seconds = clock.now() - began
     texts = body.input if isinstance(body.input, list) else [body.input]
     if body.input == "":
         texts = []
@@ -192,7 +192,7 @@ async def embed(request: Request) -> Response:
     answer = {
         "model": body.model,
         "embeddings": vectors,
-        "total_duration": shapes.nanoseconds(time.monotonic() - current_exchange().started),
+        "total_duration": shapes.nanoseconds(clock.now() - current_exchange().started),
         "load_duration": shapes.nanoseconds(load_seconds),
         "prompt_eval_count": tokens,
     }

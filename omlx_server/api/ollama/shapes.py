@@ -1,13 +1,13 @@
 """The JSON of Ollama's answers, and streams of them line by line. asyncio thread."""
 
 import json
-import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import orjson
 
+from omlx_server import clock
 from omlx_server.api.chat.choices import ChoiceDelta, TokenCounts, WholeChoice
 from omlx_server.api.http.exchange import Exchange
 from omlx_server.api.http.ollama_errors import envelope
@@ -157,7 +157,7 @@ class AnswerLines:
     def _end_fields(self, finish: str, usage: TokenCounts) -> Json:
         """Return counts and times of an answer that ends now. The prompt's time is from the end of
         queueing to the first token."""
-        now = time.monotonic()
+        now = clock.now()
         phases = self._exchange.phases[-1]
         prefill_began = phases.admitted or phases.queued
         first_token = phases.first or now

@@ -8,14 +8,13 @@ Models and load are shown only with an API key or the admin token, if the server
 """
 
 import asyncio
-import time
 from dataclasses import asdict
 from typing import cast
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from omlx_server import __version__
+from omlx_server import __version__, clock
 from omlx_server.api.access.guard import is_authorized
 from omlx_server.api.context import context_of
 from omlx_server.api.description.operation import Bytes, Operation
@@ -39,7 +38,7 @@ _PAGE = Bytes(("text/html",), "The page.") if WebFiles().find(INDEX) else None
 async def live(request: Request) -> Response:
     """Return whether the process should go on living."""
     vitals = context_of(request).models.vitals
-    return _health_response(request, ok=vitals.alive(time.monotonic()))
+    return _health_response(request, ok=vitals.alive(clock.now()))
 
 
 @router.get("/health/ready", openapi_extra=_HEALTH)
@@ -48,7 +47,7 @@ async def ready(request: Request) -> Response:
     """Return whether requests are taken now."""
     models = context_of(request).models
     has_failed = any(status.state is EngineState.FAILED for _, status in models.engines())
-    is_alive = models.vitals.alive(time.monotonic())
+    is_alive = models.vitals.alive(clock.now())
     all_ranks_compute = all(rank["status"] == "here" for rank in context_of(request).ranks())
     is_ready = models.started and is_alive and not has_failed and all_ranks_compute
     return _health_response(request, ok=is_ready)

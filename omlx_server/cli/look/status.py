@@ -12,6 +12,11 @@ from omlx_server.cli.shell.output import counted, show_result
 from omlx_server.doctor.finding import in_words
 
 _KEY_HINT = "give one to this command as OMLX_API_KEY"
+_WRITES = {
+    "written_today_bytes": "omlx_cache_written_today_bytes",
+    "written_bytes": "omlx_cache_written_bytes_total",
+    "daily_writes_bytes": "omlx_cache_daily_writes_bytes",
+}
 Samples = Mapping[tuple[str, str], float]
 """Values by the metric's name and its tier."""
 
@@ -68,6 +73,9 @@ def _cache_metrics(samples: Samples) -> dict[str, Any]:
         }
         for tier in sorted(tiers, reverse=True)
     }
+    if "cold" in cache:
+        for name, metric in _WRITES.items():
+            cache["cold"][name] = int(samples.get((metric, ""), 0))
     queried = _counter(samples, "prefix_cache_queries_total")
     # The last token of a prompt is never looked up; a prompt with several choices is looked up
     # several times.
@@ -113,12 +121,21 @@ def _report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     for tier, use in report.get("cache", {}).items():
         used, budget = in_words(use["bytes"]), in_words(use["budget_bytes"])
         yield f"cache   {tier}: {counted(use['blocks'], 'block')}, {used} of {budget}"
+        if tier == "cold":
+            yield f"written {_writes_in_words(use)}"
     if report.get("hit_ratio") is not None:
         yield f"hits    {percent(report['hit_ratio'])} of all prompt tokens came from the cache"
     drafts = report.get("drafts") or {}
     if drafts.get("drafted"):
         right = percent(drafts["accepted"] / drafts["drafted"])
         yield f"drafts  {right} of {drafts['drafted']:,} drafted tokens were right"
+
+
+def _writes_in_words(cold: Mapping[str, int]) -> str:
+    most = cold["daily_writes_bytes"]
+    limit = f" of {in_words(most)}" if most else ""
+    today, since_start = in_words(cold["written_today_bytes"]), in_words(cold["written_bytes"])
+    return f"{today}{limit} today, {since_start} since the start"
 
 
 def _problem_lines(report: Mapping[str, Any]) -> Iterator[str]:

@@ -64,6 +64,7 @@ class Block:
     checkpoints: dict[int, Checkpoint] = field(default_factory=dict)
     leases: int = 0
     users: int = 0  # running sequences that refer to it
+    seen_again: bool = False  # a second prompt had it, or it follows in a conversation
     used: int = 0  # the tick of its last use
     used_at: float = 0.0  # seconds
 
@@ -98,6 +99,11 @@ class Match:
     @property
     def path(self) -> tuple[Block, ...]:
         return self.blocks if self.partial is None else (*self.blocks, self.partial)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a conversation seems to go on here; many prompts part behind a shared head."""
+        return bool(self.blocks) and len(self.blocks[-1].children) <= 1
 
     def deepest(self) -> Block | None:
         return self.partial or (self.blocks[-1] if self.blocks else None)

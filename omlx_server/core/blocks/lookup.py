@@ -67,6 +67,7 @@ class BlocksInUse:
     path: list[Block] = field(default_factory=list)
     at_work: bool = False
     copied: int = 0
+    goes_on: bool = False  # its prompt continues an earlier sequence
 
     @property
     def tokens(self) -> int:

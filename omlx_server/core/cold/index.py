@@ -30,6 +30,8 @@ class ColdReport:
     queued: int = 0
     written: int = 0
     written_bytes: int = 0
+    written_today: int = 0  # bytes, also of earlier processes
+    daily_bytes: int = 0  # that may be written in a day; 0 for no limit
     read: int = 0
     read_bytes: int = 0
     evicted: int = 0

@@ -14,6 +14,7 @@ from omlx_server.core.blocks.block import (
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixMatch
 from omlx_server.core.cold.index import ColdEntry
+from omlx_server.core.cold.wear import WriteCause
 from omlx_server.core.prefix_cache.report import CacheReport, Dropped
 
 
@@ -115,6 +116,11 @@ class Eviction:
         return True
 
 
+def write_cause(entry: CacheEntry) -> WriteCause:
+    block = entry if isinstance(entry, Block) else entry.block
+    return WriteCause.SEEN_AGAIN if block.seen_again else WriteCause.SEEN_ONCE
+
+
 class Uses:
     """Counts the users of blocks as sequences begin, fork, go on and end."""
 
@@ -124,7 +130,10 @@ class Uses:
         self._eviction = eviction
 
     def begin(self, prefix: PrefixMatch) -> BlocksInUse:
-        return self.share(BlocksInUse([*self._full(prefix, prefix.cached)]))
+        goes_on = prefix.match.goes_on
+        for block in prefix.match.blocks:
+            block.seen_again = True
+        return self.share(BlocksInUse([*self._full(prefix, prefix.cached)], goes_on=goes_on))
 
     def extend(self, blocks: BlocksInUse, id: PayloadId | None) -> None:
         """Note that a sequence refers to the block it made, if full and after its others."""
@@ -139,7 +148,7 @@ class Uses:
         for block in blocks.path:
             self._index.use(block)
         copied = max(blocks.copied, self._copied(blocks.tokens))
-        return BlocksInUse(blocks.path.copy(), at_work=True, copied=copied)
+        return BlocksInUse(blocks.path.copy(), True, copied, blocks.goes_on)
 
     def end(self, blocks: BlocksInUse) -> None:
         path, blocks.path, blocks.at_work = blocks.path, [], False

@@ -34,8 +34,9 @@ from omlx_server.core.blocks.record import Record, RecordKind
 from omlx_server.core.cold.index import ColdIndex
 from omlx_server.core.cold.read_ahead import ReadAhead, comes_early
 from omlx_server.core.cold.recall import RecallPrompt, forget_beyond, reach
+from omlx_server.core.cold.wear import WriteCause
 from omlx_server.core.prefix_cache.cuts import Cutter, checkpoint_branches, plan_checkpoints
-from omlx_server.core.prefix_cache.eviction import Eviction, HotBudget, Uses
+from omlx_server.core.prefix_cache.eviction import Eviction, HotBudget, Uses, write_cause
 from omlx_server.core.prefix_cache.misses import Misses
 from omlx_server.core.prefix_cache.report import CacheReport, Dropped, PromptReport
 from omlx_server.core.request import Miss
@@ -187,6 +188,9 @@ class PrefixCache:
         self, place: BlockPlace, size: Size, users: Sequence[BlocksInUse] = ()
     ) -> PayloadId | None:
         id = self.index.insert(place, size)
+        block = self.index.block(block_key(place.parent, place.tokens)) if id is not None else None
+        if block is not None:
+            block.seen_again = any(blocks.goes_on for blocks in users)
         for blocks in users:
             self.uses.extend(blocks, id)
         return self._finish_insert(id)
@@ -223,9 +227,12 @@ class PrefixCache:
     def record(self, entry: CacheEntry) -> Record:
         return Record.of(entry, self.namespace)
 
-    def take_demoted(self) -> list[tuple[PayloadId, Record]]:
+    def take_demoted(self) -> list[tuple[PayloadId, Record, WriteCause]]:
         """Return what left for the cold tier. Call it before `take_evicted`."""
-        return [(entry.id, self.record(entry)) for entry in self.eviction.take_demoted()]
+        return [
+            (entry.id, self.record(entry), write_cause(entry))
+            for entry in self.eviction.take_demoted()
+        ]
 
     def note_answer(self, question: int) -> None:
         """Read what the cold tier has, by its answer."""

@@ -144,7 +144,8 @@ def _apart(settings: Settings, directory: Path) -> Settings:
         for name in _NOTES:
             with suppress(OSError):
                 shutil.copy(settings.cache.cold_dir / name, directory)
-    cache = replace(settings.cache, cold_dir=directory, cold_min_free_disk=0, remote=Secret())
+    unbounded = {"cold_min_free_disk": 0, "cold_writes_per_day": 0}
+    cache = replace(settings.cache, cold_dir=directory, remote=Secret(), **unbounded)
     return replace(settings, cache=cache)
 
 

@@ -111,7 +111,7 @@ class AsyncEngine:
         return self._engine.cold
 
     def alive(self, now: float) -> bool:
-        """Return whether the thread is not stuck. `now` is time.monotonic()."""
+        """Return whether the thread is not stuck. `now` is clock.now()."""
         return self._engine.is_alive() and self.pulse.alive(self._engine.last_beat, now)
 
     async def call(self, act: Callable[[], A]) -> A:

@@ -1,10 +1,10 @@
 """Token events of one request."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
+from omlx_server import clock
 from omlx_server.core.request import (
     Admitted,
     FinishReason,
@@ -141,4 +141,4 @@ def _error_of(event: TokenEvent) -> OmlxError:
 
 def now() -> float:
     """Return the time by the clock of `arrived` and `deadline`."""
-    return time.monotonic()
+    return clock.now()

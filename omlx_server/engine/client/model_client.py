@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import (
@@ -15,6 +14,7 @@ from contextlib import (
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, cast
 
+from omlx_server import clock
 from omlx_server.compute.vision.towers.grids import Floats
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.blocks.pins import Pin
@@ -75,10 +75,10 @@ class AdapterLoads:
             task.cancel()
 
     async def _load_when_there_is_room(self, adapter: Adapter) -> None:
-        give_up_at = time.monotonic() + _PATIENCE_SECONDS
+        give_up_at = clock.now() + _PATIENCE_SECONDS
         async with self._lock:
             while not await self._load(adapter):
-                if time.monotonic() > give_up_at:
+                if clock.now() > give_up_at:
                     raise Unavailable(
                         "there was no place for the adapter: those in memory are in use, or "
                         "requests under way need the memory. What helps: a higher "
@@ -132,7 +132,7 @@ class ModelClient(Generic[M]):
         status = None if self._id is None else self.engine.status(self._id)
         if status is not None and self._state is EngineState.READY:
             return status
-        return Status(self._state, Occupied(0, 0, 0), time.monotonic(), self._problem)
+        return Status(self._state, Occupied(0, 0, 0), clock.now(), self._problem)
 
     def _note_failure(self, problem: str) -> None:
         self._state, self._problem = EngineState.FAILED, problem

@@ -2,10 +2,10 @@
 requests and jobs wait behind one that does not fit."""
 
 import math
-import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
+from omlx_server import clock
 from omlx_server.compute.hardware import device
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.memory.room import Boundless, Claim, Room
@@ -37,7 +37,7 @@ class JobRoom:
 
     def claim(self, needs: Sequence[int]) -> Generator[None, None, Claim]:
         """Set aside the largest of `needs` (bytes, rising) that fits. Raises NoMemory."""
-        begun, waiting = time.monotonic(), self._account.waiting
+        begun, waiting = clock.now(), self._account.waiting
         me = Waiting(needs[0], self._yields)
         waiting.append(me)
         fitting = 0  # the number, from 1, of the need that fits
@@ -47,7 +47,7 @@ class JobRoom:
                     fitting = self._make_room_for_largest(needs)
                 if not fitting:
                     self.check(needs[0])
-                    self._check_patience(time.monotonic() - begun)
+                    self._check_patience(clock.now() - begun)
                     yield
         finally:
             waiting.remove(me)

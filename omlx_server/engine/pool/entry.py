@@ -2,12 +2,12 @@
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from omlx_server import clock
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.errors import QueueFull, Unavailable
 
@@ -24,7 +24,7 @@ _SHORTEST_TTL = 0.001  # 0 would mean for ever
 
 @dataclass(frozen=True, slots=True)
 class Resident:
-    """A loaded model: bytes of weights and of requests (`live`), last use by time.monotonic(),
+    """A loaded model: bytes of weights and of requests (`live`), last use by clock.now(),
     leases. Unused, it leaves after `ttl` seconds; 0 for never."""
 
     key: str
@@ -148,7 +148,7 @@ class PoolEntry(Generic[M]):
         self.model: M | None = None
         self.users = 0
         self.loads = 0  # how often it was loaded
-        self.used = time.monotonic()  # at the end of its last use
+        self.used = clock.now()  # at the end of its last use
         self.keep_seconds: float | None = None
         self.waiters: list[asyncio.Future[Lease[M]]] = []
         self.has_told_to_retry = False  # a client was told to come back
@@ -182,12 +182,12 @@ class PoolEntry(Generic[M]):
     def lease(self) -> Lease[M]:
         assert self.model is not None
         self.users += 1
-        self.used = time.monotonic()
+        self.used = clock.now()
         return Lease(self.model, self._release)
 
     def _release(self) -> None:
         self.users -= 1
-        self.used = time.monotonic()
+        self.used = clock.now()
         self._released.set()
 
     def add_waiter(self) -> asyncio.Future[Lease[M]]:
@@ -204,7 +204,7 @@ class PoolEntry(Generic[M]):
         """Raises Unavailable after `patience` seconds, or the error of `fail_waiters`."""
         lease: Lease[M] | None = None
         try:
-            async with asyncio.timeout(patience):
+            async with clock.timeout(patience):
                 lease = await waiter
             return lease
         except TimeoutError:

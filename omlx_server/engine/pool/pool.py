@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from omlx_server import clock
 from omlx_server.engine.pool.entry import (
     RETRY_SECONDS,
     Lease,
@@ -179,11 +179,11 @@ class ModelPool(Generic[M]):
 
     async def _load(self, entry: PoolEntry[M]) -> None:
         entry.phase, entry.problem = Phase.LOADING, ""
-        begun = time.monotonic()
+        begun = clock.now()
         with _noting_failure(entry):
             entry.model = await self.loader.load(entry.wanted.key)
-        _log.info("%s was loaded in %.1f s", entry.wanted, time.monotonic() - begun)
-        entry.phase, entry.used = Phase.LOADED, time.monotonic()
+        _log.info("%s was loaded in %.1f s", entry.wanted, clock.now() - begun)
+        entry.phase, entry.used = Phase.LOADED, clock.now()
         entry.loads += 1
         entry.give_leases()
 
@@ -220,7 +220,7 @@ class ModelPool(Generic[M]):
         is_unused = False
         with suppress(TimeoutError):
             try:
-                async with asyncio.timeout(seconds):
+                async with clock.timeout(seconds):
                     while any(entry.users for entry in entries) and is_wanted():
                         self._released.clear()
                         await self._released.wait()
@@ -263,7 +263,7 @@ class ModelPool(Generic[M]):
 
     async def _unload_expired(self) -> None:
         async with self._turn:
-            while keys := expired(self._residents(), time.monotonic()):
+            while keys := expired(self._residents(), clock.now()):
                 await self._unload(self._entries[keys[0]])
 
     def _entry_of(self, wanted: ModelRequest) -> PoolEntry[M]:

@@ -1,6 +1,6 @@
 // What the memory is used for, who is at work, and what the prefix cache holds and gives.
 import { memory, problem, state, useLive } from "../api/live.js";
-import { plain } from "../parts/format.js";
+import { bytes, plain } from "../parts/format.js";
 import { Problem } from "../parts/problem.js";
 import { useSignal } from "../parts/signal.js";
 import { html, useState } from "../parts/ui.js";
@@ -54,10 +54,16 @@ export function CacheView() {
               : html`<p class="empty">It is not loaded now, so it has no blocks in memory.</p>`}`
         : html`<p class="empty">No model is loaded, so nothing is cached in memory.
             <a href="#models">Load one</a> or talk with one.</p>`}
+      ${live?.cold && html`<p class="hint">${written(live.cold)}</p>`}
     </section>
     ${here && html`<section class="card" aria-labelledby="compare-title">
       <h2 id="compare-title">Where a prompt leaves the cache</h2>
       <${Compare} model=${model} />
     </section>`}
   </div>`;
+}
+
+function written({ today_bytes: today, since_start_bytes: all, daily_bytes: most }) {
+  const limit = most ? ` of ${bytes(most)}` : "";
+  return `Written to the disk: ${bytes(today)}${limit} today, ${bytes(all)} since the start`;
 }

@@ -53,7 +53,10 @@ def test_status_tells_models_load_memory_and_cache(tiny: ServerProcess) -> None:
     text = runner.invoke(app, ["status", "--url", f"{tiny.url}/v1", "--api-key", KEY]).stdout
     words = [line.split()[0] for line in text.splitlines()]
     told = [word for word in words if word != "drafts"]  # it drafts where that pays
-    assert told == [f"{tiny.url}:", "models", "load", "chunks", "memory", "cache", "cache", "hits"]
+    parts = ["models", "load", "chunks", "memory", "cache", "cache", "written", "hits"]
+    assert told == [f"{tiny.url}:", *parts]
+    assert "written 0 B of 100.0 GB today, 0 B since the start" in text
+    assert found["cache"]["cold"]["daily_writes_bytes"] == 100 * 10**9
     [engine] = found["engines"]
     assert 64 <= engine["chunk_tokens"] <= engine["chunk_tokens_alone"] <= 2048
     assert f"chunks  tiny: {engine['chunk_tokens']} tokens" in text
