@@ -25,6 +25,16 @@ TestedModel = Annotated[
 ]
 CheckedHosts = Annotated[str | None, option("FILE", "Check these machines, too, as a cluster.")]
 QuickOption = Annotated[bool, flag("A minute at most instead of some.", "--quick")]
+StressOption = Annotated[
+    float | None,
+    option(
+        "MINUTES",
+        "Load a server of the model to its limits. May reboot a Mac with a faulty driver.",
+        "--stress",
+        min=0.01,
+    ),
+]
+YesOption = Annotated[bool, flag("Start --stress without asking.", "--yes", "-y")]
 ShareOption = Annotated[
     str,
     option(
@@ -33,6 +43,7 @@ ShareOption = Annotated[
         "stdout.",
     ),
 ]
+_ONLY_A_MODEL = "--quick, --stress and --share are for the self-test"
 
 
 def status(
@@ -90,6 +101,8 @@ def doctor(
     model: TestedModel = "",
     hosts: CheckedHosts = None,
     quick: QuickOption = False,
+    minutes: StressOption = None,
+    yes: YesOption = False,
     share: ShareOption = "",
     as_json: JsonOption = False,
     config_file: ConfigOption = None,
@@ -104,28 +117,26 @@ def doctor(
       hits, batch     cached and batched answers are those of a fresh prefill, alone
       memory, chunks  what steps were planned to take and took; how long a chunk of a prompt takes
       streams         tokens per second beside MLX's bare loop on the same weights
-    Files of blocks go to a temporary directory; yours are not touched. Stop a running server
-    before, as there has to be memory for two models, and figures are true on a machine at rest.
+    Block files go to a temporary directory. Stop a running server before: both need memory.
 
     \b
     Examples:
-      omlx-server doctor
       omlx-server doctor --json --config ./omlx.toml
       omlx-server doctor --hosts hosts.json --model ./my-model
       omlx-server doctor --model Qwen3-4B-4bit --quick --share report.json
+      omlx-server doctor --model Qwen3-4B-4bit --stress 30
     """
+    from omlx_server.cli.look import doctor, selftest, stress
+
     if hosts is None and model:
-        from omlx_server.cli.look import selftest
-
-        return selftest.run(
-            model, quick=quick, as_json=as_json, share=share, config=config_file, sets=sets or []
-        )
-    if quick or share:
-        raise UsageError("--quick and --share are for the self-test", hint="name only a --model")
-    from omlx_server.cli.look.doctor import run
-
+        output = selftest.ReportOutput(as_json, share)
+        if minutes is not None:
+            return stress.run(model, minutes, output, config_file, sets or [], yes=yes)
+        return selftest.run(model, output, config_file, sets or [], quick=quick)
+    if quick or share or minutes:
+        raise UsageError(_ONLY_A_MODEL, hint="name only a --model")
     flags = {"cluster.hosts": hosts, "models.default": model or None}
-    return run(as_json=as_json, config=config_file, sets=sets or [], flags=flags)
+    return doctor.run(as_json=as_json, config=config_file, sets=sets or [], flags=flags)
 
 
 def version() -> int:

@@ -16,6 +16,7 @@ from omlx_server.core.cluster.hosts import Host
 from omlx_server.doctor import memory, network, software, storage
 from omlx_server.doctor.finding import Finding, Level, fail, ok, warn
 from omlx_server.doctor.software import Device
+from omlx_server.doctor.stress import report
 from omlx_server.errors import ConfigError, OmlxError
 from omlx_server.models import catalogue, layout, locate
 from omlx_server.models.damage import damage_in
@@ -25,7 +26,7 @@ from omlx_server.service.managers import manager_here
 from omlx_server.service.steps import run_program
 from omlx_server.settings import Loaded, Settings
 from omlx_server.settings.advice import unknown_models, warnings
-from omlx_server.settings.types import expanded
+from omlx_server.settings.types import expanded, own_place
 from omlx_server.store.secret import SECRET
 from omlx_server.wiring.cluster.options import gathering_options, hosts_of
 
@@ -85,6 +86,8 @@ def _check_all(
     yield from _check_storage(settings)
     yield _check_address(settings)
     yield _check_service()
+    if (last_test := report.unfinished(own_place(report.PLACE))) is not None:
+        yield last_test
     programs = {client: program for client in CLIENTS if (program := shutil.which(client))}
     yield software.clients(list(CLIENTS), programs)
     if hosts_problem is not None:

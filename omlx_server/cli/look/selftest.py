@@ -4,6 +4,7 @@ import json
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -21,11 +22,34 @@ _REPORT_CONTENT = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ReportOutput:
+    """The options for the report. `share` is a file; "-" is stdout, as with `as_json`."""
+
+    as_json: bool
+    share: str
+
+    @property
+    def to_stdout(self) -> bool:
+        return self.as_json or self.share == STDOUT
+
+    def file(self) -> Path | None:
+        """Return the file to write, if any. Raises UsageError if it can't be written."""
+        if not self.share or self.share == STDOUT:
+            return None
+        file = Path(self.share).expanduser()
+        must_be_writable = file if file.exists() else file.absolute().parent
+        if file.is_dir() or not os.access(must_be_writable, os.W_OK):
+            hint = "name another file"
+            raise UsageError(f"--share {self.share} can't be written", hint=hint)
+        return file
+
+
 def run(
-    model: str, *, quick: bool, as_json: bool, share: str, config: Path | None, sets: Sequence[str]
+    model: str, output: ReportOutput, config: Path | None, sets: Sequence[str], *, quick: bool
 ) -> int:
-    """Print the results; return 1 if one fails. `share` is a file for the report; "-" is stdout."""
-    settings, file = load_settings(config, sets).settings, _report_file(share)
+    """Print the results; return 1 if one fails."""
+    settings, file = load_settings(config, sets).settings, output.file()
     check_model_overrides(settings)
     from omlx_server.doctor.selftest.check import QUICK, SelftestPlan
     from omlx_server.doctor.selftest.run import checks, document, quiet
@@ -33,14 +57,14 @@ def run(
 
     located = find_subject(model, settings)
     quiet()
-    with open_display() as display, on_sigterm(_raise_exit):
+    with open_display() as display, on_sigterm(raise_exit):
         display.update("load", 0, 1)
         with opened(located, settings, random.randrange(1 << 31)) as subject:
             display.update("load", 1, 1)
             results = list(checks(subject, QUICK if quick else SelftestPlan(), display.update))
             report = document(subject, results, quick=quick)
     lines = (line_of(check.finding, _NAME_WIDTH) for check in results)
-    show_result(report, lines, as_json=as_json or share == STDOUT)
+    show_result(report, lines, as_json=output.to_stdout)
     if file is not None:
         text = json.dumps(report, indent=2, ensure_ascii=False)
         file.write_text(text + "\n", encoding="utf-8")
@@ -48,16 +72,5 @@ def run(
     return 0 if report["ok"] else 1
 
 
-def _raise_exit(number: int, frame: FrameType | None) -> None:
+def raise_exit(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
-
-
-def _report_file(share: str) -> Path | None:
-    """Return the file to write, if any. Raises UsageError if it can't be written."""
-    if not share or share == STDOUT:
-        return None
-    file = Path(share).expanduser()
-    must_be_writable = file if file.exists() else file.absolute().parent
-    if file.is_dir() or not os.access(must_be_writable, os.W_OK):
-        raise UsageError(f"--share {share} can't be written", hint="name another file")
-    return file

@@ -15,9 +15,14 @@ def is_terminal() -> bool:
 
 def confirm_removal(what: str) -> bool:
     """Ask whether to remove `what`. Raises UsageError if stdin is no terminal."""
+    return confirm(f"Remove {what}?", "--yes removes without asking")
+
+
+def confirm(question: str, hint: str) -> bool:
+    """Ask on stderr. Raises UsageError with the hint if stdin is no terminal."""
     if not is_terminal():
-        raise UsageError("there is no terminal to ask on", hint="--yes removes without asking")
-    return typer.confirm(f"Remove {what}?")
+        raise UsageError("there is no terminal to ask on", hint=hint)
+    return typer.confirm(question, err=True)
 
 
 def read(most_bytes: int = -1) -> bytes:

@@ -74,7 +74,7 @@ def test_a_signal_ends_it_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--quick"], "--quick and --share are for the self-test"),
+        (["--quick"], "--quick, --stress and --share are for the self-test"),
         (["--model", "tiny", "--share", "/no/such/place/r.json"], "can't be written"),
         (["--model", "org/later"], "org/later is not here yet"),
         (["--model", "tiny", "--set", "server.prot=1"], "server.prot"),
