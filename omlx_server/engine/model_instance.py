@@ -99,6 +99,10 @@ class ModelInstance:
         return self.scheduler.has_work
 
     @property
+    def is_computing(self) -> bool:
+        return self.scheduler.queues.is_computing
+
+    @property
     def waits_for_memory(self) -> bool:
         queued = bool(self.scheduler.queues.waiting)
         return queued and self.watch is not None and self.watch.guard.pauses

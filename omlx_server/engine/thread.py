@@ -194,11 +194,13 @@ class Engine(threading.Thread):
 
     def _watch(self, step_loops: Sequence[StepLoop]) -> None:
         # Memory set aside for other threads, such as image decoders, will come back.
-        is_set_aside = self._audit is not None and self._audit.account.set_aside > 0
+        # So will what pressure on the machine's memory keeps from them.
+        account = self._audit.account if self._audit is not None else None
+        is_kept = account is not None and (account.set_aside > 0 or account.pressure.is_critical)
         moving = [step_loop for step_loop in step_loops if step_loop.is_moving]
         for step_loop in step_loops:
             other_moves = any(loop is not step_loop for loop in moving)
-            others = is_set_aside or self._has_runnable_jobs or other_moves
+            others = is_kept or self._has_runnable_jobs or other_moves
             step_loop.watch(others=others, loading=bool(self._model_changes))
 
     def _look_after_models(self) -> None:

@@ -22,6 +22,7 @@ from omlx_server.api.http.host import reachable_names
 from omlx_server.api.models.served import ServedModels
 from omlx_server.compute import FAST_BLAS
 from omlx_server.compute.hardware import device
+from omlx_server.engine.client.machine_watch import MachineWatch
 from omlx_server.errors import OmlxError
 from omlx_server.models.progress import ProgressListener
 from omlx_server.process.apply import HttpSettingsApplier, ModelSettingsApplier, watch_config
@@ -106,7 +107,8 @@ async def _serve(
         config_watch = asyncio.create_task(watch_config(loaded, http, model_settings.apply))
         beat = keep_alive(notifier, lambda: models.vitals.alive(clock.now()))
         heartbeat = asyncio.create_task(beat)
-        memory_watches = _watch_memory(server, context.activity)
+        machine = MachineWatch(opened.engine, instances.account, instances.watches_machine)
+        memory_watches = _watch_memory(server, context.activity, machine)
         time_watches = _watch_time(awake, instances, loading, context.activity)
         await server.run_on(sock)
         for task in (loading, config_watch, heartbeat, *memory_watches, *time_watches):
@@ -114,12 +116,14 @@ async def _serve(
     return server.exit_code
 
 
-def _watch_memory(server: HttpServer, activity: Activity) -> list[asyncio.Task[None]]:
+def _watch_memory(
+    server: HttpServer, activity: Activity, machine: MachineWatch
+) -> list[asyncio.Task[None]]:
     def is_idle() -> bool:  # listeners to the server's activity give it no work
         return server.under_way <= activity.live.listeners
 
     freed = Freed(is_idle)  # gives memory back to the system
-    return [asyncio.create_task(each.watch()) for each in (freed, activity.memory)]
+    return [asyncio.create_task(each.watch()) for each in (freed, activity.memory, machine)]
 
 
 def _watch_time(

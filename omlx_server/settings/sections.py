@@ -146,6 +146,7 @@ class MemorySettings(Section, frozen=True):
     reserve: Annotated[types.AutoSize, Live()] = "auto"
     activation_reserve: types.AutoSize = "auto"
     wired: types.WiredSize = "off"
+    pressure: Annotated[Literal["auto", "off"], Live()] = "auto"
 
 
 class CacheSettings(Section, frozen=True):

@@ -120,6 +120,9 @@ class InstanceFactory:
         """Return the fingerprint of weights, KV format, device and versions. Any thread."""
         return system_fingerprint(located.path, self._scheme(located))
 
+    def watches_machine(self) -> bool:
+        return self.settings.memory.pressure == "auto"
+
     def _may_write(self) -> bool:
         return self.settings.cache.has_cold
 

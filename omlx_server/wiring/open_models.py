@@ -52,7 +52,7 @@ async def open_models(
 
     pool: ModelPool[Served] = ModelPool(
         Loading(engine, instances, catalogue, failed, lambda key: _make_way(pool, key)),
-        lambda: Rules(instances.account.limit, catalogue.settings.models.max_loaded),
+        lambda: _rules(instances, catalogue),
         live=_live,
     )
     await engine.start()
@@ -87,6 +87,11 @@ async def _make_way(pool: ModelPool[Served], key: str) -> bool:
     clients = [model.engine for model in pool.loaded() if isinstance(model, ServedModel)]
     freed = [await client.unload_idle_adapters() for client in clients]
     return any(freed) or await pool.make_way(key)
+
+
+def _rules(instances: InstanceFactory, catalogue: KnownModels) -> Rules:
+    account, most = instances.account, catalogue.settings.models.max_loaded
+    return Rules(account.limit, most, account.pressure.is_critical)
 
 
 def _live(model: Served) -> int:

@@ -161,7 +161,7 @@ def test_the_account_is_in_health_and_metrics(small: ServerProcess) -> None:
     small.wait_idle()
     wait_for(lambda: account(small)["live"] == 0 and abs(account(small)["drift"]) < 0.02)
     memory = account(small)
-    assert set(memory) == {"limit", *LINES, *BESIDE, "drift"}
+    assert set(memory) == {"limit", *LINES, *BESIDE, "machine", "pressure", "drift"}
     assert memory["limit"] == LIMIT
     assert memory["weights"] == 351_744
     assert memory["blocks"] > 0

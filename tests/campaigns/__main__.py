@@ -22,6 +22,7 @@ from tests.campaigns import (
     models,
     overload,
     page,
+    pressure,
     ranks,
     replica_fleet,
     replica_page,
@@ -114,6 +115,10 @@ def _parser() -> argparse.ArgumentParser:
     losing.add_argument("--model", default="tiny", help="tiny, or one that can be split")
     losing.add_argument("--seed", type=int, default=1)
     losing.set_defaults(run=_lose)
+    eating = campaigns.add_parser("pressure", help="a program that eats the machine's memory")
+    eating.add_argument("--room", type=int, default=600, help="MB of memory beside the weights")
+    eating.add_argument("--seed", type=int, default=1)
+    eating.set_defaults(run=_eat)
     for campaign in (drafting, killing, breaking, shaping, soaking, coming, harming, loading):
         campaign.add_argument("--model", default="starter", help="tiny, starter, or any other")
         campaign.add_argument("--seed", type=int, default=1)
@@ -233,6 +238,16 @@ def _overload(options: argparse.Namespace, directory: Path) -> bool:
     outcome = overload.campaign(model, settings, directory, load, seed=options.seed, say=_say)
     for problem in outcome.problems[:20]:
         _say(problem)
+    _say(str(outcome))
+    return outcome.is_right
+
+
+def _eat(options: argparse.Namespace, directory: Path) -> bool:
+    grouped = pressure.has_groups()
+    _say(
+        "in a memory group" if grouped else "this system has no memory groups: the machine is told"
+    )
+    outcome = pressure.campaign(options.room << 20, grouped=grouped, seed=options.seed)
     _say(str(outcome))
     return outcome.is_right
 

@@ -174,15 +174,15 @@ def campaign(model: Callable[[], LoadedModel], work: Load, *, seed: int = 1) -> 
 async def _campaign(model: Callable[[], LoadedModel], work: Load, seed: int) -> Outcome:
     outcome = Outcome()
     if work.cold is None:
-        await _serve(model, work, outcome, _Questions(work, outcome, seed))
+        await serve(model, work, outcome, Questions(work, outcome, seed))
         return outcome
     conversations = _Conversations(replace(work, seconds=work.seconds / 2), outcome, seed)
     for _ in range(2):
-        await _serve(model, work, outcome, conversations)
+        await serve(model, work, outcome, conversations)
     return outcome
 
 
-async def _serve(
+async def serve(
     model: Callable[[], LoadedModel], work: Load, outcome: Outcome, soak: "_Clients"
 ) -> None:
     """Start a server, run the clients, judge what is left when all of them have gone."""
@@ -250,6 +250,11 @@ class _Clients(ABC):
         self._answers: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._vocab = 0
         self._number = 0
+        self._is_over = False
+
+    def stop(self) -> None:
+        """Ask nothing more."""
+        self._is_over = True
 
     async def run(self, engine: Alone) -> None:
         self._engine = engine
@@ -332,7 +337,7 @@ class _Clients(ABC):
         return tuple(self._rng.randrange(1, self._vocab) for _ in range(count))
 
 
-class _Questions(_Clients):
+class Questions(_Clients):
     """Each on its own, after one of a few beginnings."""
 
     async def run(self, engine: Alone) -> None:
@@ -343,7 +348,7 @@ class _Questions(_Clients):
         rng, half = self._rng, self._load.longest // 2
         while len(self._beginnings) < self._load.beginnings:
             self._beginnings.append(self._tokens(half))
-        while time.monotonic() < end:
+        while time.monotonic() < end and not self._is_over:
             await asyncio.sleep(rng.expovariate(20))
             shared = rng.choice(self._beginnings)[: rng.randrange(1, half)]
             await self._ask(shared + self._tokens(rng.randrange(1, half)))

@@ -20,6 +20,7 @@ from tests.campaigns import (
     kill,
     models,
     overload,
+    pressure,
     schemas,
     several,
     soak,
@@ -62,6 +63,14 @@ def test_a_limit_that_fits_half_the_load_is_held_and_nobody_is_lost() -> None:
     outcome = by_itself(soak.campaign, soak.tiny, load)
     assert outcome.is_right, f"{outcome} {outcome.wrong[:2]} {outcome.lost[:2]}"
     assert outcome.reliefs["pause"] and outcome.reliefs["blocks"]
+
+
+@pytest.mark.parametrize("grouped", [False, *wide([True])], ids=str)
+def test_a_program_that_eats_the_memory_costs_nobody_an_answer(grouped: bool) -> None:
+    if grouped and not pressure.has_groups():
+        pytest.skip("memory groups can't be made here")
+    outcome = by_itself(partial(pressure.campaign, grouped=grouped), 120 << 20)
+    assert outcome.is_right, f"{outcome} {outcome.work.wrong[:2]} {outcome.work.lost[:2]}"
 
 
 def test_conversations_go_on_after_a_restart_and_the_limit_is_held_at_each_step(

@@ -11,24 +11,20 @@ import pytest
 
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device, heap
-from omlx_server.compute.model.loader import LoadedModel
-from omlx_server.compute.planning.model_shape import shape_of
-from omlx_server.core.memory.estimate import FlatPlanner
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.engine.memory.account import Audit, MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import InternalError, NoMemory
-from omlx_server.wiring.memory import make_watch
 from tests.compute.oracle import greedy, is_greedy
 from tests.engine.alone import Alone
-from tests.engine.running import BUDGET, Running, collect, idle, make_instance, request, some, until
+from tests.engine.running import Running, collect, idle, make_instance, request, some, until
+from tests.engine.watched import oracle, watched_instance
 from tests.tiny_models import load_tiny
 
 LIMITS = SchedulerLimits(
     max_batch_size=4, max_queue=8, prefill_chunk_tokens=16, max_batched_tokens=64
 )
-STEP = 1 << 16
 PROMPTS = [[5, 9, 2, 7, 1, 3], [8, 8, 4, 6, 2, 9], [3, 1, 4, 1, 5, 9]]
 
 
@@ -156,29 +152,6 @@ def _only_what_is_used() -> None:
     """What tests before these have left, frozen or not, would be weights here until it is freed."""
     heap.collect_cycles()
     heap.freeze()
-
-
-def watched_instance(
-    room: int, limits: SchedulerLimits = LIMITS, account: MemoryAccount | None = None
-) -> Callable[[], ModelInstance]:
-    """An instance that may hold `room` bytes above its weights."""
-    account = account or MemoryAccount(0)
-
-    def load() -> ModelInstance:
-        loaded = load_tiny("llama", num_hidden_layers=4, num_key_value_heads=4, head_dim=32)
-        gc.collect()
-        weights = device.active_memory()
-        planner = FlatPlanner(shape_of(loaded), STEP)
-        account.limit = weights + room
-        share = account.share(weights)
-        share.set_weights_and_budget(weights, lambda weights: BUDGET)
-        return make_instance(loaded, limits, watch=make_watch(share, planner))
-
-    return load
-
-
-def oracle() -> LoadedModel:
-    return load_tiny("llama", num_hidden_layers=4, num_key_value_heads=4, head_dim=32)
 
 
 def shrink(room: int) -> Callable[[ModelInstance], None]:

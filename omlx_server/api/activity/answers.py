@@ -10,7 +10,8 @@ Place = Literal["queued", "restoring", "prefilling", "decoding", "paused"]
 class MemorySample(TypedDict):
     """The memory at one moment, in bytes; `at` in seconds since 1970. `live` is held by running
     sequences alone, `shared` are cached blocks that they use; `blocks` and `checkpoints` are unused
-    ones. `pool`: freed buffers that wait for their next use and count as free."""
+    ones. `machine`: not used while the machine is short. `pool`: freed buffers that wait for their
+    next use and count as free."""
 
     at: float
     limit: int
@@ -21,6 +22,7 @@ class MemorySample(TypedDict):
     checkpoints: int
     pending: int
     step: int
+    machine: NotRequired[int]
     free: int
     pool: NotRequired[int]
 

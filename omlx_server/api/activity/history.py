@@ -93,7 +93,8 @@ class MemoryHistory:
             "checkpoints": ledger.checkpoints,
             "pending": ledger.pending,
             "step": ledger.step,
-            "free": max(0, ledger.limit - ledger.held - ledger.step),
+            "machine": ledger.machine,
+            "free": max(0, ledger.limit - ledger.held - ledger.step - ledger.machine),
             "pool": ledger.pool,
         }
 

@@ -305,9 +305,11 @@ def memory_metrics(report: MemoryReport | None) -> Iterator[Metric]:
     )
     drift = "What MLX holds beyond the account, as a share of the account; negative for less."
     resident = "Bytes of RAM that the process takes, as the system says."
+    pressure = "How short the machine is of memory: 0, 1 (warn) or 2 (critical)."
     for name, text, value in (
         ("limit_bytes", "Bytes that the server may hold.", report.ledger.limit),
         ("resident_bytes", resident, report.resident),
+        ("pressure", pressure, report.pressure),
         ("drift_ratio", drift, report.drift),
     ):
         yield GaugeMetricFamily(f"omlx_memory_{name}", text, value=value)

@@ -11,9 +11,10 @@ from omlx_server.api.rank_health import RankHealth
 class MemoryHealth(TypedDict):
     """Bytes; see docs/memory.md. `live`: running sequences; `blocks`, `checkpoints`: the prefix
     cache; `pending`: on its way to the disk; `step`: planned for one step; `pool`: free for the
-    next one. Outside MLX: `grammars`, `token_ids` (encoded texts), `responses` (in memory),
-    `bodies` (of incoming requests). `resident`: RAM of the process. `drift`: share of MLX's memory
-    that is in no line."""
+    next one; `machine`: of the limit, given up while the machine is short of memory. Outside MLX:
+    `grammars`, `token_ids` (encoded texts), `responses` (in memory), `bodies` (of incoming
+    requests). `resident`: RAM of the process. `pressure` on the machine's memory: 0, 1 (the hot
+    tier shrinks) or 2 (new requests wait). `drift`: share of MLX's memory that is in no line."""
 
     limit: int
     weights: int
@@ -23,11 +24,13 @@ class MemoryHealth(TypedDict):
     pending: int
     step: int
     pool: int
+    machine: int
     grammars: int
     token_ids: int
     responses: int
     bodies: int
     resident: int
+    pressure: int
     drift: float
 
 

@@ -86,7 +86,11 @@ def _health_response(request: Request, *, ok: bool) -> Response:
         ]
         body["memory"] = None
         if memory is not None:
-            figures = asdict(memory.ledger) | {"resident": memory.resident, "drift": memory.drift}
+            figures = asdict(memory.ledger) | {
+                "resident": memory.resident,
+                "pressure": memory.pressure,
+                "drift": memory.drift,
+            }
             body["memory"] = cast(answers.MemoryHealth, figures)
         body["device_errors"] = dict(models.vitals.device_errors)
         body["config"] = _config_health(request)

@@ -2,6 +2,8 @@
 
 import ctypes
 import gc
+import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,12 +11,25 @@ import psutil
 
 _LIBC = ctypes.CDLL(None)
 _PROCESS = psutil.Process()
+# macOS, libproc.h: RUSAGE_INFO_V0 has twelve words, of which the tenth is ri_phys_footprint.
+_RUSAGE_V0 = 0
+_RUSAGE_WORDS = 12
+_FOOTPRINT_WORD = 9
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def resident_bytes() -> int:
     """Return the bytes of RAM that the process takes, without a GPU's own memory."""
+    if sys.platform == "darwin" and (footprint := _footprint_bytes()):
+        return footprint
     return int(_PROCESS.memory_info().rss)
+
+
+def _footprint_bytes() -> int:
+    """Return what macOS counts for this process, with Metal's buffers and compressed pages."""
+    words = (ctypes.c_uint64 * _RUSAGE_WORDS)()
+    failed = _LIBC.proc_pid_rusage(os.getpid(), _RUSAGE_V0, ctypes.byref(words))
+    return 0 if failed else int(words[_FOOTPRINT_WORD])
 
 
 def return_freed() -> None:

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.kv import Decode, PrefillShape, StepShape
-from omlx_server.core.memory.ledger import Ledger, in_words
+from omlx_server.core.memory.ledger import Ledger, hot_floor_bytes, in_words
+from omlx_server.core.memory.pressure import NO_PRESSURE
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 
 
@@ -65,6 +66,8 @@ class Neighbours(Protocol):
     def hot(self) -> int: ...
     @property
     def at_work(self) -> bool: ...
+    @property
+    def are_computing(self) -> bool: ...
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
         """Evict up to `nbytes` from idle models' hot tiers, then others'. Returns what went."""
@@ -84,6 +87,7 @@ class MemoryGuard:
         self._neighbours = neighbours
         self.ledger = Ledger(limit)
         self.features = 0  # bytes of images' features
+        self.pressure = NO_PRESSURE  # on the machine's memory
         self.reserved = 0  # bytes of caches when all that runs is finished
         self.used: Counter[Relief] = Counter()
         self.drains_pool = False
@@ -139,11 +143,31 @@ class MemoryGuard:
             f"and the hot tier keeps {in_words(self.floor)}; held now: {self.ledger}"
         )
 
-    def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
-        """Return whether these caches and a step fit beside all that others will hold."""
+    @property
+    def others_compute(self) -> bool:
+        """Whether other models compute answers."""
+        return self._neighbours.are_computing
+
+    def can_reserve(
+        self, caches: Caches, chunk: int, now: float, *, spares_machine: bool = False
+    ) -> bool:
+        """Return whether these caches and a step fit beside all that others will hold.
+        `spares_machine`: without what the pressure on the machine has taken."""
         step = self._planner.corrected(self._worst_step(caches, chunk), now) + self.features
         others = max(self._neighbours.live, self._neighbours.reserved)
-        return self._fit_under_limit(caches, step + others)
+        taken = self.pressure.taken if spares_machine else 0
+        return self._fit_under_limit(caches, step + others + taken)
+
+    def fits_in_what_is_left(self, caches: Caches, chunk: int) -> bool:
+        """Return whether these caches and a step fit into half of the machine's available memory,
+        and what hot tiers can free."""
+        available = self.pressure.available
+        if available is None:
+            return True
+        hot = self.ledger.blocks + self.ledger.checkpoints + self._neighbours.hot
+        transient = self._planner.transient(self._worst_step(caches, chunk))
+        left = available // 2 + max(0, hot - self.floor)
+        return self._live_bytes(caches) + transient <= left
 
     def fits_without_others(self, caches: Caches, chunk: int, weights: int) -> bool:
         alone = copy(self)
@@ -176,7 +200,7 @@ class MemoryGuard:
         live = max(ledger.live, self.reserved) + max(others.live, others.reserved)
         queue = max(self._queue, ledger.pending + others.pending)
         taken = ledger.weights + live + queue + others.hot + ledger.step + self.floor
-        return max(0, self.limit - taken)
+        return max(0, self.limit - taken - self.pressure.taken)
 
     def _growth_bytes(self, after: Caches, cuts: Cuts) -> int:
         stored = self._planner.stored_bytes(cuts.tokens, cuts.checkpoints, refers=cuts.refers)
@@ -201,17 +225,22 @@ class MemoryGuard:
     @property
     def floor(self) -> int:
         """The bytes that the hot tier keeps in any case."""
-        return max(0, self.limit - self.ledger.weights) // 20
+        return hot_floor_bytes(self.limit - self.ledger.weights)
 
-    def _room_bytes(self, cache: PrefixCache) -> int:
+    def _room_bytes(self, cache: PrefixCache, queue: int | None = None) -> int:
         ledger, others = self.ledger, self._neighbours
         live = ledger.live + others.live
-        queue = max(self._queue, ledger.pending + others.pending)
+        queue = self._queue if queue is None else queue
+        queue = max(queue, ledger.pending + others.pending)
         hot = cache.index.idle_bytes + others.hot
         return self.limit - ledger.weights - live - queue - hot
 
     def _relieve(self, need: int, cache: PrefixCache) -> None:
         pool = self.ledger.pool
+        if taken := self.pressure.taken:  # the hot tier alone gives it up, as far as its floor
+            missing = need + taken - self._room_bytes(cache, queue=0)
+            if missing > 0:
+                self._evict(missing, cache)
         with_pool = need + pool
         drained_lately = self._steps_since_drain < _STEPS_BETWEEN_DRAINS
         if with_pool > self._room_bytes(cache) and drained_lately:

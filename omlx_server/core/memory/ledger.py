@@ -16,6 +16,8 @@ _MOST_RESERVE = 16 * _GB
 _LEAST_SHARE = 0.05
 # The hot tier's least share of the limit: the last turns of a conversation.
 _HOT_FLOOR = 0.05
+# It keeps this part of what the weights leave, whatever else is short.
+_FLOOR_PART = 20
 _CHECKPOINT_SHARE = 0.25
 # The pool's share of the limit. Without it prompts were 10 % slower; more gained nothing.
 _POOL_SHARE = 0.015
@@ -36,6 +38,7 @@ class Ledger:
     pending: int = 0  # on the way to the cold tier, and not in the hot one any more
     step: int = 0  # planned need of the step under way
     pool: int = 0  # freed buffers that wait for their next use
+    machine: int = 0  # of the limit, not used while the machine is short of memory
     grammars: int = 0  # this and all below: not MLX's
     token_ids: int = 0
     responses: int = 0
@@ -76,6 +79,7 @@ class MemoryReport:
     drift: float
     reliefs: tuple[tuple[str, int], ...]
     resident: int = 0
+    pressure: int = 0  # the machine's level: 0, 1 to shrink, 2 to pause
 
 
 def in_words(nbytes: int) -> str:
@@ -115,6 +119,11 @@ def wired_bytes(wired: Wired, limit: int, working_set: int | None) -> int:
 
 def hot_cache_bytes(limit: int, taken: int) -> int:
     return int(max(limit - taken, limit * _HOT_FLOOR))
+
+
+def hot_floor_bytes(beside_weights: int) -> int:
+    """Return what the hot tier keeps in any case, of the bytes beside the weights."""
+    return max(0, beside_weights) // _FLOOR_PART
 
 
 def pool_bytes(limit: int) -> int:

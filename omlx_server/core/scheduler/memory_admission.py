@@ -48,6 +48,11 @@ class Admission:
         return self._guard is not None and self._guard.drains_pool
 
     @property
+    def is_paused(self) -> bool:
+        """Whether the machine is so short of memory that requests run one at a time."""
+        return self._guard is not None and self._guard.pressure.is_critical
+
+    @property
     def shares_memory(self) -> bool:
         """Whether other models or jobs are at work."""
         return self._guard is not None and self._guard.shares_memory
@@ -103,11 +108,16 @@ class Admission:
         """Return whether all at work can be finished beside a waiting prompt. Changes nothing."""
         if self._guard is None:
             return True
+        chunk = min(SMALLEST_CHUNK, prefill.target)
+        any_compute = bool(work.rows or work.active) or self._guard.others_compute
+        if self.is_paused:
+            alone = self._caches_when_finished(AtWork([], [], []), [prefill])
+            if any_compute or not self._guard.fits_in_what_is_left(alone, chunk):
+                return False
         if self._is_alone(work):
             return self.fits_alone(prefill.target + 1, len(prefill.sequences))
-        chunk = min(SMALLEST_CHUNK, prefill.target)
         finished = self._caches_when_finished(work, (*work.active, prefill))
-        return self._guard.can_reserve(finished, chunk, now)
+        return self._guard.can_reserve(finished, chunk, now, spares_machine=any_compute)
 
     def admit(self, prefill: PrefillState, work: AtWork, now: float) -> bool:
         """Make room for the first chunk of a waiting prompt. Returns whether there is enough."""

@@ -38,6 +38,8 @@ class Preemption:
         queues = self._queues
         if not (queues.waiting and limits.fair and self._looks.has_passed(now)):
             return
+        if self._admission.is_paused:
+            return
         self._looks.begin(now)
         admitted = [one.admitted for one in self._at_work()]
         if now - min(admitted, default=now) < STAY_SECONDS:

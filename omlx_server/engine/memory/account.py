@@ -12,15 +12,14 @@ from omlx_server.core.interval import Interval
 from omlx_server.core.memory.estimate import Planner
 from omlx_server.core.memory.guard import MemoryGuard, Relief
 from omlx_server.core.memory.kv import StepShape
-from omlx_server.core.memory.ledger import DRIFT, Ledger, MemoryReport
+from omlx_server.core.memory.ledger import DRIFT, Ledger, MemoryReport, hot_floor_bytes
+from omlx_server.core.memory.pressure import NO_PRESSURE, MemoryPressure
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.work import Work
 from omlx_server.engine.memory.image_features import KeptFeatures
 from omlx_server.engine.messages import Counted
 
-# All hot tiers together keep this part of what the weights leave.
-_FLOOR_PART = 20
 BudgetOf = Callable[[int], HotBudget]
 _CHECK_SECONDS = 1.0
 
@@ -33,6 +32,8 @@ class MemoryHolder(Protocol):
 
     @property
     def has_work(self) -> bool: ...
+    @property
+    def is_computing(self) -> bool: ...
     @property
     def waits_for_memory(self) -> bool: ...
     @property
@@ -65,6 +66,7 @@ class MemoryAccount:
         self.limit = limit
         self.queue = queue
         self.unwritten = unwritten
+        self.pressure = NO_PRESSURE  # on the machine's memory
         self.set_aside = 0
         self.waiting: list[Waiting] = []
         self.shares: list[MemoryShare] = []
@@ -90,7 +92,10 @@ class MemoryAccount:
         return sum((s.held() for s in self.shares), self.base_ledger())
 
     def base_ledger(self) -> Ledger:
-        return Ledger(self.limit, self.weights, live=self.set_aside, pending=self.unwritten())
+        pending, machine = self.unwritten(), self.pressure.taken
+        return Ledger(
+            self.limit, self.weights, live=self.set_aside, pending=pending, machine=machine
+        )
 
     def largest_job(self) -> int:
         """Return the bytes for a job beside all models that are loaded."""
@@ -128,7 +133,7 @@ class MemoryAccount:
         return self._hot_floor_beside(self.weights)
 
     def _hot_floor_beside(self, weights: int) -> int:
-        return max(0, self.limit - weights) // _FLOOR_PART
+        return hot_floor_bytes(self.limit - weights)
 
     @property
     def _least_hot_bytes(self) -> int:
@@ -173,8 +178,21 @@ class MemoryAccount:
         for share in self.shares:
             share.rebudget(weights)
 
+    def change_pressure(self, pressure: MemoryPressure) -> None:
+        """Use what the machine has; what it takes from the server goes back to it at once."""
+        takes_more = pressure.taken > self.pressure.taken
+        self.pressure = pressure
+        if takes_more:
+            self.trim()
+            device.drain_pool()
+
     def trim(self) -> None:
-        """Evict until all hot tiers together are within their budget."""
+        """Evict until all hot tiers together are within their budget, and the server within what
+        the machine's memory allows."""
+        if self.pressure.taken:
+            ledger = self.held()
+            over = ledger.held - ledger.pending + self.pressure.taken - self.limit
+            self.shrink(max(0, over))
         shares = self._shares_idle_first()
         # Each budget is of all models together; the smallest counts.
         budget = min((share.budget.nbytes for share in shares), default=0)
@@ -280,6 +298,10 @@ class MemoryShare:
     def at_work(self) -> bool:
         return self.live > 0 or any(share.is_loading for share in self.account.shares)
 
+    @property
+    def are_computing(self) -> bool:
+        return any(share.holder and share.holder.is_computing for share in self._other_holders())
+
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
         """Evict from others, longest unused first: from idle models if `at_rest`, else from busy
         ones. Return the bytes evicted."""
@@ -303,20 +325,21 @@ class MemoryWatch:
         self.begin(Ledger())
 
     def begin(self, ledger: Ledger, features: int = 0) -> None:
-        account = self.share.account
         self.share.note_others()
-        self.guard.limit = account.limit
-        self.guard.begin(
-            replace(
-                ledger, limit=account.limit, weights=account.weights, pool=device.pool_memory()
-            ),
-            features,
-        )
+        self.guard.limit = self.share.account.limit
+        ledger = replace(self._with_account(ledger), pool=device.pool_memory())
+        self.guard.begin(ledger, features)
 
     def update_ledger(self, ledger: Ledger, features: int = 0) -> None:
-        account = self.share.account
-        self.guard.ledger = replace(ledger, limit=account.limit, weights=account.weights)
+        self.guard.ledger = self._with_account(ledger)
         self.guard.features = features
+
+    def _with_account(self, ledger: Ledger) -> Ledger:
+        account = self.share.account
+        self.guard.pressure = account.pressure
+        return replace(
+            ledger, limit=account.limit, weights=account.weights, machine=account.pressure.taken
+        )
 
     def begin_step(self) -> None:
         device.begin_peak()
@@ -361,4 +384,5 @@ class Audit:
             step = max(step, guard.ledger.step)
             ledger += guard.ledger
         reliefs = tuple((relief.value, used[relief]) for relief in Relief)
-        return MemoryReport(replace(ledger, step=step), self.drift, reliefs)
+        pressure = int(self.account.pressure.level)
+        return MemoryReport(replace(ledger, step=step), self.drift, reliefs, pressure=pressure)

@@ -71,6 +71,8 @@ class JobRoom:
         """Evict what the largest need lacks. Return the number (from 1) of the largest need that
         fits, or 0. While requests run, all but the first must fit into half of the free bytes."""
         account = self._account
+        if account.pressure.taken:
+            needs = needs[:1]  # the machine needs what a larger one would evict
         if needs[0] > account.free() + account.spare:
             return 0  # evicting would not suffice
         lacking = needs[-1] - account.free()

@@ -20,6 +20,8 @@ M = TypeVar("M")
 RETRY_SECONDS = 5
 _MAX_WAITERS = 128
 _SHORTEST_TTL = 0.001  # 0 would mean for ever
+# Unused models leave after so many seconds while the machine is very short of memory.
+_SHORT_TTL = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,12 @@ class Resident:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The most bytes and models in memory; 0 for no limit."""
+    """The most bytes and models in memory; 0 for no limit. `is_short`: the machine lacks memory,
+    and unused models leave soon."""
 
     limit: int = 0
     max_loaded: int = 0
+    is_short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +75,13 @@ def longest_unused(residents: Sequence[Resident]) -> Resident | None:
     return min(idle, key=lambda resident: resident.used, default=None)
 
 
-def expired(residents: Sequence[Resident], now: float) -> list[str]:
-    """Return the keys of models that were unused for their ttl."""
+def expired(residents: Sequence[Resident], now: float, *, is_short: bool = False) -> list[str]:
+    """Return the keys of models that were unused for their ttl. `is_short`: see Rules."""
+    most = _SHORT_TTL if is_short else math.inf
     return [
-        r.key for r in residents if r.ttl and not (r.users or r.pinned) and now - r.used >= r.ttl
+        r.key
+        for r in residents
+        if not (r.users or r.pinned) and now - r.used >= min(r.ttl or math.inf, most)
     ]
 
 

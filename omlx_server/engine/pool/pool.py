@@ -263,7 +263,8 @@ class ModelPool(Generic[M]):
 
     async def _unload_expired(self) -> None:
         async with self._turn:
-            while keys := expired(self._residents(), clock.now()):
+            is_short = self.rules().is_short
+            while keys := expired(self._residents(), clock.now(), is_short=is_short):
                 await self._unload(self._entries[keys[0]])
 
     def _entry_of(self, wanted: ModelRequest) -> PoolEntry[M]:

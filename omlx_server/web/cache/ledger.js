@@ -11,6 +11,7 @@ export const LINES = [
   ["checkpoints", "of the prefix cache"],
   ["pending", "on their way to the cold tier"],
   ["step", "what the step under way needs"],
+  ["machine", "of the limit, given up while the machine is short of memory"],
   ["free", "of the limit"],
 ];
 

@@ -13,6 +13,7 @@ from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
 from omlx_server.core.memory.kv import Decode, Keeps, LayerKv, ModelShape, PrefillShape, StepShape
 from omlx_server.core.memory.ledger import Ledger
+from omlx_server.core.memory.pressure import MemoryPressure
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core.places import place
 from tests.core.simulator import ROOMY, nobody_beside
@@ -242,6 +243,7 @@ class Beside:
     count: int = 1
     hot: int = 0
     at_work: bool = True
+    are_computing: bool = True
 
     def make_room(self, nbytes: int, floor: int, *, at_rest: bool) -> int:
         return 0
@@ -346,3 +348,34 @@ def test_what_blocks_of_waiting_prompts_may_have_is_left_by_who_is_at_work() -> 
     beside.begin(Ledger(4000))
     assert beside.bytes_for_read_ahead() == 4000 - 500 - 30 - 60 - beside.floor
     assert make_guard(4000, weights=5000).bytes_for_read_ahead() == 0
+
+
+# -- a machine that is short of memory ---------------------------------------------------
+
+
+def test_what_the_machine_takes_comes_from_the_hot_tier_and_stops_no_step() -> None:
+    cache = filled(100)
+    guard = make_guard(20_000, blocks=cache.index.idle_bytes)
+    guard.pressure = MemoryPressure(taken=14_000)
+    assert guard.make_room_for(DECODE, ONE, NOTHING, cache, 0)
+    assert cache.index.idle_bytes <= 20_000 - 14_000 - 3_660
+    assert guard.used == {Relief.BLOCKS: 1}
+    guard.pressure = MemoryPressure(taken=19_000)
+    assert guard.make_room_for(DECODE, ONE, NOTHING, cache, 0), "a step runs as before"
+    assert cache.index.idle_bytes == guard.floor // BLOCK * BLOCK
+    assert Relief.POOL not in guard.used
+
+
+def test_room_kept_for_the_cold_tier_is_not_taken_twice() -> None:
+    cache = filled(100)
+    guard = make_guard(20_000, blocks=4_000, queue=5_000)
+    guard.pressure = MemoryPressure(taken=20_000 - 4_000 - 3_660)
+    assert guard.make_room_for(DECODE, ONE, NOTHING, cache, 0)
+    assert cache.index.idle_bytes == 4_000
+
+
+def test_a_pause_reads_less_ahead() -> None:
+    guard = make_guard(4000, weights=500)
+    before = guard.bytes_for_read_ahead()
+    guard.pressure = MemoryPressure(taken=300)
+    assert guard.bytes_for_read_ahead() == before - 300

@@ -37,6 +37,7 @@ def test_the_lines_are_all_there_is_but_the_limit() -> None:
         "pending",
         "step",
         "pool",
+        "machine",
         "grammars",
         "token_ids",
         "responses",

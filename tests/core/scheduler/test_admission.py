@@ -10,6 +10,7 @@ from omlx_server.core.memory.guard import Caches, Cuts, MemoryGuard, Relief
 from omlx_server.core.memory.kv import Decode, StepShape
 from omlx_server.core.memory.kv import PrefillShape as Forward
 from omlx_server.core.memory.ledger import Ledger
+from omlx_server.core.memory.pressure import MemoryPressure, PressureLevel
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.scheduler.limits import Grouping
 from omlx_server.core.scheduler.memory_admission import Admission, AtWork, group_shapes
@@ -38,9 +39,11 @@ class Asked(MemoryGuard):
         self.steps.append((step, after, cuts))
         return super().make_room_for(step, after, cuts, cache, now)
 
-    def can_reserve(self, caches: Caches, chunk: int, now: float) -> bool:
+    def can_reserve(
+        self, caches: Caches, chunk: int, now: float, *, spares_machine: bool = False
+    ) -> bool:
         self.reservations.append((caches, chunk))
-        return super().can_reserve(caches, chunk, now)
+        return super().can_reserve(caches, chunk, now, spares_machine=spares_machine)
 
     def ever_fits(self, caches: Caches, chunk: int) -> bool:
         self.alone.append((caches, chunk))
@@ -329,3 +332,49 @@ def referring() -> PrefixCache:
 
 def _block() -> Size:
     return Size(40, 1)
+
+
+# -- a machine that is short of memory ---------------------------------------------------
+
+
+def pressed(level: PressureLevel, taken: int = 0, available: int = 1 << 30) -> Asked:
+    guard = Asked()
+    guard.pressure = MemoryPressure(level, taken, available)
+    return guard
+
+
+def test_beside_others_nobody_comes_in_under_critical_pressure() -> None:
+    new, work = prefill("a", 20), at_work([row("b", 9)])
+    for level, may in ((PressureLevel.WARN, True), (PressureLevel.CRITICAL, False)):
+        assert admission(pressed(level)).may_admit(new, work, 0) is may
+        assert admission(pressed(level)).may_admit(new, at_work(active=[new]), 0) is may
+    assert admission(pressed(PressureLevel.CRITICAL)).may_admit(new, NOBODY, 0)
+
+
+def test_who_is_alone_comes_in_if_it_fits_in_what_the_machine_has() -> None:
+    new = prefill("a", 1000)
+    asked = pressed(PressureLevel.CRITICAL)
+    least = next(
+        nbytes for nbytes in range(0, 1 << 30, 4096) if _fits_in(asked, new, available=nbytes)
+    )
+    assert 1000 < least < 1 << 24
+    guard = pressed(PressureLevel.CRITICAL, available=least - 8192)
+    assert not admission(guard).may_admit(new, NOBODY, 0)
+    guard.ledger = Ledger(guard.limit, blocks=guard.floor + 8192)
+    assert admission(guard).may_admit(new, NOBODY, 0), "the hot tier can go"
+    guard.pressure = MemoryPressure(PressureLevel.WARN, available=0)
+    assert admission(guard).may_admit(new, NOBODY, 0)
+
+
+def _fits_in(guard: Asked, new: PrefillState, available: int) -> bool:
+    guard.pressure = MemoryPressure(PressureLevel.CRITICAL, available=available)
+    return admission(guard).may_admit(new, NOBODY, 0)
+
+
+def test_what_the_machine_has_taken_is_not_for_newcomers_beside_others() -> None:
+    """Who is alone may use it: else it would wait as long as the machine is short."""
+    new, work = prefill("a", 200), at_work([row("b", 9)])
+    for taken, may in ((0, True), (1 << 30, False)):
+        guard = pressed(PressureLevel.WARN, taken)
+        assert admission(guard).may_admit(new, work, 0) is may
+        assert admission(guard).may_admit(new, NOBODY, 0)

@@ -29,6 +29,7 @@ def test_a_report_tells_sums_over_all_models() -> None:
         "checkpoints": 3,
         "pending": 4,
         "step": 6,
+        "machine": 0,
         "grammars": 0,
         "token_ids": 0,
         "responses": 0,

@@ -22,6 +22,7 @@ from omlx_server.compute.hardware import device
 from omlx_server.core.encoded import TokenizedText
 from omlx_server.core.memory.encoder import Pass
 from omlx_server.core.memory.ledger import Ledger
+from omlx_server.core.memory.pressure import MemoryPressure, PressureLevel
 from omlx_server.core.memory.room import Claim
 from omlx_server.core.work import Work
 from omlx_server.engine.client.encoders import EmbeddingClient, EncoderModel
@@ -107,6 +108,14 @@ def test_the_most_that_fits_is_set_aside_until_it_is_left() -> None:
         assert (count, account.set_aside, account.free()) == (3, 9_000, 1_000)
         assert account.held() == Ledger(10_000, live=9_000)
     assert (account.set_aside, account.free()) == (0, 10_000)
+
+
+def test_on_a_machine_that_is_short_a_job_takes_its_smallest_part() -> None:
+    account = account_of(1000, weights=100)
+    account.pressure = MemoryPressure(PressureLevel.WARN, taken=500)
+    room = room_of(account)
+    with at_once(room.claim([10, 200, 400])) as number:
+        assert (number, account.set_aside) == (1, 10)
 
 
 def test_who_finds_no_room_waits_and_says_how_much() -> None:

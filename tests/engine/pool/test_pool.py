@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -158,6 +159,30 @@ def test_one_that_is_wanted_again_in_the_last_moment_comes() -> None:
         await place.use("c")
         await loading
         await place.quiet("bc")
+
+    play(scene)
+
+
+def test_unused_models_leave_a_machine_that_is_very_short_of_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("omlx_server.engine.pool.entry._SHORT_TTL", 0.01)
+    monkeypatch.setattr(pools, "_TICK_SECONDS", 0.01)
+
+    async def scene() -> None:
+        place = Place(TWO)
+        place.pool.start()
+        await place.use("a")
+        using = place.soon("b", 0.2)
+        await asyncio.sleep(0.05)
+        assert place.phase("a") is Phase.LOADED
+        place.shop.rules = replace(TWO, is_short=True)
+        await until(lambda: place.phase("a") is Phase.ABSENT)
+        assert place.phase("b") is Phase.LOADED
+        await using
+        await until(lambda: place.phase("b") is Phase.ABSENT)
+        await place.use("a")
+        await place.pool.close()
 
     play(scene)
 

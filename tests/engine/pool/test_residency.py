@@ -71,6 +71,20 @@ def test_whoever_was_not_used_for_its_time_has_expired() -> None:
     assert expired([], 12) == []
 
 
+def test_on_a_machine_that_is_very_short_whoever_is_not_in_use_leaves_soon() -> None:
+    there = [
+        resident("with a longer time", used=1, ttl=300),
+        resident("with a shorter time", used=28, ttl=2),
+        resident("without a time", used=2),
+        resident("just used", used=2.1),
+        resident("in use", used=0, users=1),
+        resident("pinned", used=0, pinned=True),
+    ]
+    left = ["with a longer time", "with a shorter time", "without a time"]
+    assert expired(there, 32, is_short=True) == left
+    assert expired(there, 32) == ["with a shorter time"]
+
+
 # -- by chance -------------------------------------------------------------------------------
 
 
