@@ -27,25 +27,22 @@ class Clock:
 
     def now(self) -> float:
         with self._lock:
-            return self._look(self._last_look is not None)
+            seconds = self._source()
+            if self._last_look is not None:
+                if seconds - self._last_look > _MOST_SECONDS:
+                    self._left_out += seconds - self._last_look - _MOST_SECONDS
+                self._last_look = seconds
+            return seconds - self._left_out
 
     async def tick(self) -> None:
         """Look often, until cancelled: a longer pause is a jump."""
+        self._last_look = self._source()
         try:
             while True:
-                with self._lock:
-                    self._look(True)
                 await asyncio.sleep(_TICK_SECONDS)
+                self.now()
         finally:
             self._last_look = None
-
-    def _look(self, ticks: bool) -> float:
-        seconds = self._source()
-        if ticks:
-            last_look = seconds if self._last_look is None else self._last_look
-            self._left_out += max(0.0, seconds - last_look - _MOST_SECONDS)
-            self._last_look = seconds
-        return seconds - self._left_out
 
 
 _CLOCK: Final = Clock()

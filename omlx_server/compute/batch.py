@@ -3,7 +3,6 @@ tokens [B] and the rows of every cache are in the same order. A lone first row k
 caches. Recurrent rows without a state yet come last, in their own caches."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -204,8 +203,8 @@ class LiveBatch:
         if self._stateless is not None:
             return self._feed_in_two_parts(self._stateless)
         tokens = self._ranks.shared(self._tokens)[:, None]
-        with self._in_parts(1):
-            logits = self._run_model(tokens, self._target_caches, self.rows)[:, -1, :]
+        run = self._run_model if self._parts.limit is None else self._run_in_parts
+        logits = run(tokens, self._target_caches, self.rows)[:, -1, :]
         if self._drafter is not None:
             self._drafter.stepped(self._tokens, self._hidden, self._drafter_caches)
         return logits
@@ -223,9 +222,8 @@ class LiveBatch:
         tokens = self._ranks.shared(tokens_to_feed(self._tokens, feeds))
         put_back = cache_ops.prepare_undo(self._target_caches)
         lengths = [len(feed.states) for feed in feeds]
-        forward = partial(self._run_model, rows=self.rows)
-        with self._in_parts(tokens.shape[1]):
-            logits = cache_ops.forward_decoding(forward, tokens, lengths, self._target_caches)
+        forward = partial(self._run_in_parts, rows=self.rows)
+        logits = cache_ops.forward_decoding(forward, tokens, lengths, self._target_caches)
         sampled = sample_after_each(logits, feeds, samples=self._ranks.leads)
         return VerifyingDecode(feeds, sampled, tokens, put_back, self._hidden)
 
@@ -272,10 +270,11 @@ class LiveBatch:
             cache_ops.take_out_drafts(caches, [width - length for length in lengths])
         cache_ops.evaluate(caches, wait=True)
 
-    def _in_parts(self, tokens: int) -> AbstractContextManager[None]:
-        if self._parts.limit is None:
-            return nullcontext()
-        return self._parts.of_rows([(tokens, row.position - 1) for row in self.rows])
+    def _run_in_parts(
+        self, tokens: mx.array, cache: Caches, rows: Sequence[SamplingRow]
+    ) -> mx.array:
+        with self._parts.of_rows([(tokens.shape[1], row.position - 1) for row in rows]):
+            return self._run_model(tokens, cache, rows)
 
     def _run_model(self, tokens: mx.array, cache: Caches, rows: Sequence[SamplingRow]) -> mx.array:
         if not isinstance(self._model, Headed):
