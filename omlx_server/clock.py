@@ -42,7 +42,8 @@ class Clock:
                 await asyncio.sleep(_TICK_SECONDS)
                 self.now()
         finally:
-            self._last_look = None
+            with self._lock:
+                self._last_look = None
 
 
 _CLOCK: Final = Clock()

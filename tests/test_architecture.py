@@ -40,7 +40,7 @@ INNER = (
 ALLOWED: dict[str, tuple[str, ...]] = {
     "core": (),
     "store": ("core",),
-    "compute": ("core",),
+    "compute": ("clock", "core"),
     "engine": ("clock", "core", "store", "compute"),
     "text": ("core",),
     "models": ("core",),

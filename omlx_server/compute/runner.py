@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from omlx_server import clock
 from omlx_server.compute import caches as cache_ops
 from omlx_server.compute.batch import LiveBatch
 from omlx_server.compute.caches import Caches
@@ -85,7 +86,8 @@ class ModelRunner:
 
     def limit_dispatches(self, limit: DispatchLimit | None) -> None:
         self.parts.limit = limit
-        self.grouping = replace(self.grouping, dispatch=limit)
+        if not self.ranks.are_several:  # the others group by the plain rules
+            self.grouping = replace(self.grouping, dispatch=limit)
 
     def note_chunk_time(self, chunks: ChunksLaunched, seconds: float) -> None:
         self.parts.note_chunks(chunks.groups, seconds)
@@ -190,7 +192,9 @@ class ModelRunner:
         self.read(self.decode(step))
         chunks = self.prefill(step)
         chunks.wait()
-        if chunks.failures or chunks.lost or chunks.starved:
+        if chunks.starved:
+            raise MemoryError("there is no memory to read a prompt alone")
+        if chunks.failures or chunks.lost:
             raise RuntimeError(chunks.failures[0].message if chunks.failures else "a chunk is lost")
 
     def warming(self) -> Work[None]:
@@ -268,9 +272,9 @@ class ModelRunner:
     def _rebuild_caches(
         self, restore: Restore, launched: ChunksLaunched, *, launch: bool = True
     ) -> Caches:
-        begun = time.monotonic()
+        begun = clock.now()
         caches = self._join_blocks(restore, launch=launch, rebase=True)
-        launched.restored.append(Restored(restore.prefill.request, begun, time.monotonic()))
+        launched.restored.append(Restored(restore.prefill.request, begun, clock.now()))
         return caches
 
     def _join_blocks(self, restore: Restore, *, launch: bool, rebase: bool) -> Caches:

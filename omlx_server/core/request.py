@@ -124,7 +124,7 @@ class Request:
     sampling: SamplingParams
     n: int = 1  # answers
     priority: int = 0  # the lowest goes first
-    arrived: float = 0.0  # time.monotonic() seconds
+    arrived: float = 0.0  # seconds of the server's clock
     deadline: float | None = None  # the same
     salt: bytes = b""
     checkpoints_at: tuple[int, ...] = ()

@@ -15,7 +15,7 @@ from omlx_server.errors import Unavailable, one_line
 
 _log = logging.getLogger(__name__)
 
-# A sequence ends with an error once so many steps with it have failed one after the other.
+# A sequence ends with an error once so many steps with it have failed without a token in between.
 _MOST_FAILED_STEPS = 8
 _TRIAL_TOKENS = 9
 
@@ -39,7 +39,7 @@ class StepRecovery:
         self._faults = faults
         self._clock = clock
         self._unexplained = Crashes()
-        self._failed_steps = dict[SequenceId, int]()
+        self._failed_steps = dict[tuple[SequenceId, int], int]()  # by length of the output
 
     def recover(self, error: Exception, *, drafted: bool = False) -> None:
         """Let sequences go on as far as they can. Raises `error` if there is no way."""
@@ -80,9 +80,9 @@ class StepRecovery:
     def _end_often_failed(self) -> None:
         queues = self._loop.instance.scheduler.queues
         prompts = [sequence for prefill in queues.active for sequence in prefill.sequences]
-        ids = [sequence.id for sequence in (*queues.rows(), *prompts)]
-        self._failed_steps = {id: self._failed_steps.get(id, 0) + 1 for id in ids}
-        for id, failed in self._failed_steps.items():
+        marks = [(sequence.id, len(sequence.output)) for sequence in (*queues.rows(), *prompts)]
+        self._failed_steps = {mark: self._failed_steps.get(mark, 0) + 1 for mark in marks}
+        for (id, _), failed in self._failed_steps.items():
             if failed >= _MOST_FAILED_STEPS:
                 self._fail(id, f"the device failed {failed} times while it ran")
 
@@ -119,14 +119,19 @@ class StepRecovery:
 
 class JobRecovery:
     """Notes errors of the device outside of steps: other work goes on. `leave` gets why the
-    process has to start anew."""
+    process has to start anew, `shorten` halves what models submit at once."""
 
     def __init__(
-        self, faults: RecentFaults, clock: Callable[[], float], leave: Callable[[str], None]
+        self,
+        faults: RecentFaults,
+        clock: Callable[[], float],
+        leave: Callable[[str], None],
+        shorten: Callable[[], None],
     ) -> None:
         self._faults = faults
         self._clock = clock
         self._leave = leave
+        self._shorten = shorten
 
     def job_error(self, error: Exception) -> Exception:
         """Note a job's error, and return what its client gets."""
@@ -137,12 +142,15 @@ class JobRecovery:
         """Note the error of a load, and return it."""
         fault = fault_of(error)
         if fault is not None:
-            leaves = self._faults.note(fault, self._clock()) is Reaction.LEAVE
-            reaction = Reaction.LEAVE if leaves else Reaction.GIVE_BACK
+            reaction = self._faults.note(fault, self._clock())
+            if reaction not in (Reaction.LEAVE, Reaction.SHORTEN):
+                reaction = Reaction.GIVE_BACK
             _log.error("the device failed (%s): %s; %s", fault, one_line(error), reaction.value)
             device.give_back()
-            if leaves:
+            if reaction is Reaction.LEAVE:
                 self._leave(why_to_leave(fault))
+            elif reaction is Reaction.SHORTEN:
+                self._shorten()
         return error
 
 

@@ -94,7 +94,7 @@ class Engine(threading.Thread):
         self._rest_at = clock() + _REST_SECONDS
         self.faults = RecentFaults()
         self.problem = "the engine thread ended"  # if nobody stops it
-        recovery = JobRecovery(self.faults, clock, self._leave_device)
+        recovery = JobRecovery(self.faults, clock, self._leave_device, self._shorten)
         self._jobs = Jobs(translate=recovery.job_error)
         self._model_changes = Jobs(translate=recovery.load_error)  # loads and unloads
         self._turns = DeviceTurns(clock)
@@ -221,6 +221,10 @@ class Engine(threading.Thread):
     def _leave_device(self, why: str) -> None:
         """End the thread, because the device works for a new process only."""
         self.problem, self._drain_seconds, self._stopping = why, _LEAVING_SECONDS, True
+
+    def _shorten(self) -> None:
+        for loop in self._step_loops.values():
+            loop.instance.halve_dispatches()
 
     def _publish_reports(self) -> None:
         self.beat = now = self._clock()

@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 # A chunk may take 1/8 of the memory beside the weights, after so many tokens.
 _PART_OF_MEMORY = 8
 _CONTEXT = 4096
+_MOST_PROBE_BYTES = 4 << 30  # of caches whose depth is measured
 
 
 def default_chunks(settings: Settings) -> ChunkSizes:
@@ -51,7 +52,8 @@ def choosing(
             _log_sizes(chosen, times)
     if longest_dispatch(settings) is None:
         return chosen
-    pace = yield from timing_depths(loaded, sizes, times, notes, allowed)
+    most_bytes = min(_MOST_PROBE_BYTES, room // _PART_OF_MEMORY)
+    pace = yield from timing_depths(loaded, sizes, times, most_bytes, notes, allowed)
     return replace(chosen, pace=pace)
 
 

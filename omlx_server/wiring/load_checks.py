@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omlx_server.compute.model.fingerprint import file_states
 from omlx_server.core.crash import guarded
-from omlx_server.core.device_errors import OUT_OF_MEMORY, fault_of
+from omlx_server.core.device_errors import DeviceFault, fault_of
 from omlx_server.errors import ClientError, ModelUnavailable, NotNow
 from omlx_server.models import layout
 from omlx_server.models.damage import damage_in
@@ -32,9 +32,11 @@ def states_of(path: Path) -> object:
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Return whether the load would fail again: not for want of memory, or by a disk, an adapter or
-    a changed file."""
-    if isinstance(error, NotNow | ClientError | OSError) or fault_of(error) in OUT_OF_MEMORY:
+    """Return whether the load would fail again: not for want of memory or for another failure of
+    the device, or by a disk, an adapter or a changed file."""
+    fault = fault_of(error)  # a kernel that can't be compiled is unknown
+    is_passing = fault is not None and fault is not DeviceFault.UNKNOWN
+    if isinstance(error, NotNow | ClientError | OSError) or is_passing:
         return False
     return error.__cause__ is None or is_lasting(error.__cause__)
 

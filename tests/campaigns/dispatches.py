@@ -56,7 +56,7 @@ def campaign(
     depths: Sequence[int] = DEPTHS, size: Mapping[str, int] = SIZE, runs: int = 3
 ) -> list[Deep]:
     loaded = load_tiny("llama", **size)
-    pace = finish(timing_depths(loaded, [CHUNK], {}))
+    pace = finish(timing_depths(loaded, [CHUNK], {}, 1 << 30))
     assert isinstance(pace, ChunkPace)
     # A third of what a layer of a whole chunk takes in the middle.
     limit = DispatchLimit(pace.layer_seconds(CHUNK, 8000) / 3, pace)

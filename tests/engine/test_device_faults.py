@@ -241,6 +241,7 @@ def test_a_job_that_the_device_fails_ends_with_a_reason_and_others_go_on() -> No
                 await engine.work(failing_job)
             assert await answered
             assert engine.engine.device_errors == {"watchdog": 1}
+            assert await engine.ask(lambda instance: instance._halvings) == 1
 
     asyncio.run(run())
 

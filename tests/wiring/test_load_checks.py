@@ -103,6 +103,8 @@ def test_so_do_those_of_an_encoder(tmp_path: Path, fault: str, why: str) -> None
     [
         (ValueError("no kernel for a head of 7"), True),
         (RuntimeError("[malloc] Unable to allocate 9 bytes"), False),
+        (RuntimeError("[METAL] Command buffer execution failed: Innocent Victim"), False),
+        (RuntimeError("[metal::Device] Unable to build metal library"), True),
         (OSError("the disk is away"), False),
         (NoRoom("later"), False),
     ],

@@ -28,7 +28,17 @@ _SAY_SECONDS = 15.0
 _READY_SECONDS = 30.0
 _LOAD_SECONDS = 600.0
 _NAME_WIDTH = 14
-_OUTSIDE_MLX = ("limit", "grammars", "token_ids", "responses", "bodies", "resident", "drift")
+_OUTSIDE_MLX = (
+    "limit",
+    "grammars",
+    "token_ids",
+    "responses",
+    "bodies",
+    "resident",
+    "drift",
+    "machine",
+    "pressure",
+)
 _COUNTERS = {
     "omlx_cache_evictions_total": "evictions",
     "omlx_device_errors_total": "device_errors",

@@ -30,11 +30,9 @@ ChunkTimes = dict[int, float]
 _FIRST_CHUNK = 64
 # The first run of a size compiles its kernels.
 _RUNS = 2
-# Chunks whose time is known beside those of the candidate sizes.
-_SMALL_CHUNKS = (1, 64)
-# The depths at which chunks are measured, while their caches take at most so many bytes.
-_DEPTHS = (4096, 16384)
-_MOST_CACHE_BYTES = 512 << 20
+# The greatest depth at which a small chunk is measured, and the longest that it may take.
+_DEEPEST = 16384
+_LONGEST_SECONDS = 10.0
 
 
 def timing_chunks(
@@ -66,17 +64,19 @@ def timing_depths(
     loaded: LoadedModel,
     sizes: Sequence[int],
     times: ChunkTimes,
+    most_bytes: int,
     file: Path | None = None,
     allowed: notes.Allowed = notes.always,
 ) -> Work[ChunkPace | None]:
     """Return the pace of chunks, whose `times` by `sizes` are known or measured now, one forward
-    per slice, from `file` or then written if `allowed()`. None if it can't be probed."""
+    per slice, from `file` or then written if `allowed()`. Caches take at most `most_bytes`. None
+    if it can't be probed, or at no depth."""
     key = f"{_machine(loaded)}; depths of chunks of {', '.join(map(str, sizes))}"
     try:
         layers = layers_of(loaded.model)
         seconds = _parse_seconds(notes.read(file).get(key)) if file else None
         if seconds is None:
-            deepest = _MOST_CACHE_BYTES // max(1, cache_bytes(layers, 1, 1024) // 1024)
+            deepest = most_bytes // max(1, cache_bytes(layers, 1, 1024) // 1024)
             seconds = yield from _measuring_depths(ForwardProbe(loaded), sizes, times, deepest)
             if file and allowed():
                 notes.write(file, {**notes.read(file), key: seconds})
@@ -86,7 +86,8 @@ def timing_depths(
     finally:
         mx.clear_cache()
     growing = sum(layer.count for layer in layers if layer.keeps in (Keeps.GROWING, Keeps.PADDED))
-    return _pace_of(seconds, sizes[0], len(decoder_layers(loaded.model)), growing)
+    pace = _pace_of(seconds, len(decoder_layers(loaded.model)), growing)
+    return pace if len(pace.by_depth) > 1 or not growing else None
 
 
 def _machine(loaded: LoadedModel) -> str:
@@ -108,27 +109,27 @@ def _measuring_sizes(probe: ForwardProbe, sizes: Sequence[int]) -> Work[ChunkTim
 def _measuring_depths(
     probe: ForwardProbe, sizes: Sequence[int], times: ChunkTimes, deepest: int
 ) -> Work[dict[str, float]]:
-    """Return seconds by the tokens of a chunk, and as "@depth" of the smallest by its middle."""
-    middle, smallest, seconds = sizes[-1] // 2, sizes[0], dict[str, float]()
-    for size in (*_SMALL_CHUNKS, *(times or [smallest])):
+    """Return seconds by the tokens of a chunk, and as "@depth" of `_FIRST_CHUNK` by its middle."""
+    middle, seconds = sizes[-1] // 2, dict[str, float]()
+    for size in (1, _FIRST_CHUNK, *(times or sizes[:1])):
         seconds[str(size)] = times.get(size) or (yield from _fastest(probe, size, middle))
-    depth, took = middle, seconds[str(smallest)]
+    depth, took = middle, seconds[str(_FIRST_CHUNK)]
     seconds[f"@{middle}"] = took
-    for deeper in _DEPTHS:
-        # At worst all of its time grows with the depth.
-        if not middle < deeper <= deepest or took * deeper / max(1, depth) > 4 * ALONE_SECONDS:
-            break
-        depth, took = deeper, (yield from _fastest(probe, smallest, deeper))
+    deepest = min(deepest, _DEEPEST)
+    # At worst all of its time grows with the depth.
+    while depth < deepest and 4 * took <= _LONGEST_SECONDS:
+        depth = min(4 * max(depth, _FIRST_CHUNK), deepest)
+        took = yield from _fastest(probe, _FIRST_CHUNK, depth)
         seconds[f"@{depth}"] = took
     return seconds
 
 
-def _pace_of(seconds: Mapping[str, float], smallest: int, layers: int, growing: int) -> ChunkPace:
+def _pace_of(seconds: Mapping[str, float], layers: int, growing: int) -> ChunkPace:
     sizes = sorted((int(name), took) for name, took in seconds.items() if name[0] != "@")
     depths = sorted((int(name[1:]), took) for name, took in seconds.items() if name[0] == "@")
     # A longer or deeper chunk takes no less time; what says otherwise is noise.
     longest = accumulate((took for _, took in sizes), max)
-    growth = accumulate(((took - depths[0][1]) / smallest for _, took in depths), max)
+    growth = accumulate(((took - depths[0][1]) / _FIRST_CHUNK for _, took in depths), max)
     return ChunkPace(
         layers,
         growing,

@@ -23,18 +23,20 @@ class DailyWrites:
     nbytes: int = 0
     is_told: bool = False  # whether the log says that the day's bytes are spent
     _unsaved: int = 0
+    _resumed: int = 0  # of `nbytes`, by an earlier process
 
     def begin(self, day: int) -> None:
         """Note the date. One that went back gives no bytes, one that was wrong by years ends."""
         if day > self.day:
-            self.day, self.nbytes, self.is_told = day, 0, False
+            self.day, self.nbytes, self._resumed, self.is_told = day, 0, 0, False
         elif day < self.day - 1:
             self.day = day
 
     def resume(self, day: int, nbytes: int) -> None:
-        """Take over what an earlier process has written."""
+        """Take over what an earlier process has written. A later call takes the place of this."""
         if day >= self.day:
-            self.day, self.nbytes = day, self.nbytes + nbytes
+            here = self.nbytes - (self._resumed if day == self.day else 0)
+            self.day, self.nbytes, self._resumed = day, here + nbytes, nbytes
 
     def allows(self, nbytes: int, cause: WriteCause) -> bool:
         return not self.limit or self.nbytes + nbytes <= self.limit * cause.value

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from omlx_server import clock
 from omlx_server.compute.hardware import heap
 from omlx_server.compute.hardware.machine import read_machine
-from omlx_server.core.crash import Crash, guarded
+from omlx_server.core.crash import Crash, guarded, guarded_async
 from omlx_server.core.interval import Interval
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.core.memory.pressure import (
@@ -48,7 +48,9 @@ class MachineWatch:
     async def watch(self) -> None:
         while True:
             await asyncio.sleep(SECONDS)
-            await self.look()
+            crash = await guarded_async(self.look())
+            if isinstance(crash, Crash):
+                _log.error("the machine's memory could not be watched: %s", crash.reason)
 
     async def look(self) -> None:
         now, memory, before = self._clock(), self._engine.memory, self._account.pressure

@@ -12,9 +12,9 @@ import pytest
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.planning.chunk_times import ChunkTimes, timing_chunks, timing_depths
 from omlx_server.compute.planning.plan_file import planner_for
-from omlx_server.compute.planning.probe import ForwardProbe
+from omlx_server.compute.planning.probe import ForwardProbe, layers_of
 from omlx_server.core.chunk_sizes import ChunkPace
-from omlx_server.core.memory.kv import PrefillShape
+from omlx_server.core.memory.kv import PrefillShape, cache_bytes
 from omlx_server.core.work import finish
 from tests.compute.planning.loaded import AFFINE, load
 
@@ -207,8 +207,8 @@ def slow_with_depth(monkeypatch: pytest.MonkeyPatch, slope: float) -> list[Prefi
     return seen
 
 
-def pace_of(loaded: LoadedModel, file: Path | None = None) -> ChunkPace:
-    pace = finish(timing_depths(loaded, SIZES, {}, file))
+def pace_of(loaded: LoadedModel, file: Path | None = None, most_bytes: int = 1 << 30) -> ChunkPace:
+    pace = finish(timing_depths(loaded, SIZES, {}, most_bytes, file))
     assert pace is not None
     return pace
 
@@ -217,7 +217,7 @@ def pace_of(loaded: LoadedModel, file: Path | None = None) -> ChunkPace:
 def test_depths_are_measured_for_caches_of_every_kind(architecture: str) -> None:
     pace = pace_of(load(architecture))
     assert [size for size, _ in pace.by_size] == [1, 16, 64]
-    assert [depth for depth, _ in pace.by_depth] == [32, 4096, 16384]
+    assert [depth for depth, _ in pace.by_depth] == [32, 256, 1024, 4096, 16384]
     assert pace.layers == len(load(architecture).model.layers)
     assert 0 < pace.growing <= pace.layers
 
@@ -238,6 +238,14 @@ def test_no_depth_is_measured_that_could_take_long(
     seen = slow_with_depth(monkeypatch, 1e-4)
     pace_of(llama)
     assert max(shape.context for shape in seen) < 4096
+    slow_with_depth(monkeypatch, 1.0)
+    assert finish(timing_depths(llama, SIZES, {}, 1 << 30)) is None  # at no depth
+
+
+def test_a_model_with_large_caches_is_measured_as_deep_as_they_may_be(llama: LoadedModel) -> None:
+    per_token = cache_bytes(layers_of(llama.model), 1, 1024) // 1024
+    pace = pace_of(llama, most_bytes=1000 * per_token)
+    assert [depth for depth, _ in pace.by_depth] == [32, 256, 1000]
 
 
 def test_depths_are_kept_and_a_damaged_file_measures_again(
@@ -262,7 +270,7 @@ def test_times_that_are_known_are_not_measured_again(
 ) -> None:
     times = times_of(llama)
     timed.clear()
-    pace = finish(timing_depths(llama, SIZES, times))
+    pace = finish(timing_depths(llama, SIZES, times, 1 << 30))
     assert pace is not None
     assert [size for size, _ in pace.by_size] == [1, 16, 32, 64]
-    assert {shape.tokens for shape in timed} == {1, SIZES[0]}
+    assert {shape.tokens for shape in timed} == {1, 64}

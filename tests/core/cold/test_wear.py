@@ -81,3 +81,12 @@ def test_it_is_saved_seldom_and_at_the_end() -> None:
     assert not small.take_save()
     small.spend(1)
     assert small.take_save()
+
+
+def test_a_second_scan_does_not_count_an_earlier_process_twice() -> None:
+    writes = DailyWrites(limit=100)
+    writes.begin(DAY)
+    writes.resume(DAY, 60)
+    writes.spend(5)
+    writes.resume(DAY, 62)
+    assert writes.nbytes == 67

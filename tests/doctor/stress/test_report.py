@@ -20,6 +20,7 @@ DEAD = 2**30  # no process has this id
         (1e9, os.getpid(), "in phase two streams; the machine has rebooted since"),
         (psutil.boot_time(), os.getpid(), None),
     ],
+    ids=["killed", "rebooted", "rebooted with its number", "runs"],
 )
 def test_only_a_test_that_neither_finished_nor_runs_is_told(
     boot_time: float, pid: int, words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from omlx_server.core.memory.guard import Relief
-from omlx_server.core.memory.pressure import NO_PRESSURE, MachineReading
+from omlx_server.core.memory.pressure import NO_PRESSURE, MachineReading, MemoryPressure
 from omlx_server.core.scheduler import watchdog
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.engine.client.machine_watch import MachineWatch
@@ -187,3 +187,24 @@ def test_the_log_says_when_it_begins_and_ends(caplog: pytest.LogCaptureFixture) 
         assert lines[2] == "the machine has memory again"
 
     play(scene)
+
+
+def test_the_watch_outlives_an_error_of_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omlx_server.engine.client.machine_watch.SECONDS", 0.001)
+
+    async def scene() -> None:
+        async with Place() as place:
+            real, errors = place.account.change_pressure, [RuntimeError("planted")]
+
+            def change(pressure: MemoryPressure) -> None:
+                if errors:
+                    raise errors.pop()
+                real(pressure)
+
+            monkeypatch.setattr(place.account, "change_pressure", change)
+            place.reading = CRITICAL
+            task = asyncio.create_task(place.watch.watch())
+            await until(lambda: not errors and bool(place.account.pressure.level))
+            task.cancel()
+
+    asyncio.run(scene())
