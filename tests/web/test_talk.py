@@ -124,7 +124,6 @@ def test_conversations_go_out_as_a_file_and_come_back(visits: Visits, tmp_path: 
         download.value.save_as(file)
         page.locator(".conversations li").hover()
         page.get_by_role("button", name="Delete To be exported").click()
-        page.get_by_role("button", name="Delete", exact=True).click()
         expect(page.locator(".conversations a")).to_have_count(0)
         page.get_by_label("File of conversations").set_input_files(file)
         page.locator(".conversations a").click()
@@ -141,6 +140,8 @@ def test_an_image_goes_along_where_the_model_takes_images(visits: Visits) -> Non
             {"name": "dot.png", "mimeType": "image/png", "buffer": DOT}
         )
         expect(page.get_by_alt_text("Attached image 1")).to_be_visible()
+        page.reload()
+        expect(page.get_by_alt_text("Attached image 1")).to_be_visible()
         with page.expect_request(f"**{CHAT}") as sent:
             say(page, "What is this?")
         body = sent.value.post_data_json
@@ -151,6 +152,7 @@ def test_an_image_goes_along_where_the_model_takes_images(visits: Visits) -> Non
         answered(page)
         page.reload()
         expect(page.get_by_alt_text("Image 1")).to_be_visible()
+        expect(page.get_by_alt_text("Attached image 1")).to_have_count(0)
 
 
 def test_calls_json_and_code_are_shown_as_such(visits: Visits) -> None:

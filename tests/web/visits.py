@@ -52,6 +52,7 @@ class Visits:
         width: int = 1400,
         scheme: Literal["dark", "light"] = "light",
         token: str = ADMIN_TOKEN,
+        touch: bool = False,
     ) -> Iterator[Page]:
         """A view of a browser that nobody has used before."""
         height = 740 if width < 500 else 900
@@ -60,6 +61,7 @@ class Visits:
             color_scheme=scheme,
             reduced_motion="reduce",
             locale="en-GB",
+            has_touch=touch,
         )
         if token:
             context.add_init_script(_ENTERED % token)

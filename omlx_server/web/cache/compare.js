@@ -5,14 +5,17 @@ import { Problem } from "../parts/problem.js";
 import { useSignal } from "../parts/signal.js";
 import { html, useEffect, useState } from "../parts/ui.js";
 import { messagesOf } from "../talk/conversation.js";
+import { draft, keepDraft } from "../talk/drafts.js";
 import * as stored from "../talk/stored.js";
 import { Tokens } from "./tokens.js";
+
+const PLACE = "compare"; // of its drafts
 
 export function Compare({ model }) {
   const heads = useSignal(stored.heads);
   const [source, from] = useState("");
-  const [system, setSystem] = useState("");
-  const [text, setText] = useState("");
+  const [system, setSystem] = useDraft("system");
+  const [text, setText] = useDraft("message");
   const [result, tell] = useState(null);
   const [problem, fail] = useState(null);
   const [working, work] = useState(false);
@@ -50,6 +53,16 @@ export function Compare({ model }) {
     </form>
     <${Problem} error=${problem} />
     ${result && html`<${Result} result=${result} />`}`;
+}
+
+/** The text of a field, kept until it is emptied. */
+function useDraft(field) {
+  const [text, set] = useState(() => draft(PLACE, field));
+  const change = (words) => {
+    set(words);
+    keepDraft(PLACE, words, field);
+  };
+  return [text, change];
 }
 
 function typed(system, text) {

@@ -2,17 +2,17 @@
 import { bytes, share } from "../parts/format.js";
 import { html } from "../parts/ui.js";
 
-/** The lines of the account, in the order of the bar, and what each is. */
+/** The lines of the account, in the order of the bar, and what each is in words. */
 export const LINES = [
-  ["weights", "of all models that are loaded"],
-  ["live", "caches of requests at work"],
-  ["shared", "blocks that requests at work use"],
-  ["blocks", "of the prefix cache"],
-  ["checkpoints", "of the prefix cache"],
-  ["pending", "on their way to the cold tier"],
-  ["step", "what the step under way needs"],
-  ["machine", "of the limit, given up while the machine is short of memory"],
-  ["free", "of the limit"],
+  ["weights", "weights of models"],
+  ["live", "running requests"],
+  ["shared", "cached, in use"],
+  ["blocks", "cached, unused"],
+  ["checkpoints", "cached checkpoints"],
+  ["pending", "to be written to disk"],
+  ["step", "the step under way"],
+  ["machine", "given up, as the machine is short"],
+  ["free", "free"],
 ];
 
 export function Ledger({ sample }) {
@@ -26,8 +26,8 @@ export function Ledger({ sample }) {
       })}
     </div>
     <dl class="legend">
-      ${LINES.map(([name, what]) => html`<div key=${name} title=${what}>
-        <dt><span class=${`swatch ${name}`}></span>${name}</dt>
+      ${LINES.map(([name, what]) => html`<div key=${name} title=${name}>
+        <dt><span class=${`swatch ${name}`}></span>${what}</dt>
         <dd>${bytes(sample[name] ?? 0)}</dd>
       </div>`)}
     </dl>
@@ -38,6 +38,6 @@ export function Ledger({ sample }) {
 
 function summary(sample) {
   const used = LINES.filter(([name]) => sample[name]);
-  const words = used.map(([name]) => `${name} ${share(sample[name], sample.limit)}`);
+  const words = used.map(([name, what]) => `${what} ${share(sample[name], sample.limit)}`);
   return `Of ${bytes(sample.limit)}: ${words.join(", ") || "nothing held"}`;
 }

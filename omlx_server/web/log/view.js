@@ -40,18 +40,30 @@ function matches(one, words, onlyErrors) {
   return !words || texts.some((text) => text?.toLowerCase().includes(words));
 }
 
+/** Whether it went wrong. A client that stops its answer has what it wanted. */
 function isError(one) {
-  return !!one.error || one.status >= 400;
+  return !isStopped(one) && (!!one.error || one.status >= 400);
 }
 
-const NUMBERS = ["In", "Cached", "Out", "TTFT", "tok/s", "Took"];
+function isStopped({ error }) {
+  return error === "client_left";
+}
+
+const NUMBERS = [
+  ["In", (one) => number(one.prompt_tokens)],
+  ["Cached", (one) => number(one.cached_tokens)],
+  ["Out", (one) => number(one.completion_tokens)],
+  ["TTFT", (one) => seconds(one.ttft_seconds)],
+  ["tok/s", (one) => digits(one.tokens_per_second)],
+  ["Took", (one) => seconds(one.seconds)],
+];
 
 function Table({ rows }) {
   return html`<div class="card scroll" tabindex="0" role="region" aria-label="Requests">
     <table class="log">
       <thead><tr>
         <th scope="col">At</th><th scope="col">Model</th><th scope="col">Route</th>
-        ${NUMBERS.map((name) => html`<th scope="col" class="number" key=${name}>${name}</th>`)}
+        ${NUMBERS.map(([name]) => html`<th scope="col" class="number" key=${name}>${name}</th>`)}
         <th scope="col">End</th>
       </tr></thead>
       <tbody>${rows.map((one) => html`<${Row} key=${one.id} one=${one} />`)}</tbody>
@@ -59,22 +71,20 @@ function Table({ rows }) {
   </div>`;
 }
 
+/** A request. In a narrow window each number stands beside its name, `data-name`. */
 function Row({ one }) {
   return html`<tr class=${isError(one) ? "failed" : undefined} title=${plain(one.id)}>
     <td>${clock(one.at)}</td>
     <td class="name"><bdi>${plain(one.model) || "–"}</bdi></td>
-    <td class="mono">${plain(one.route)}</td>
-    <td class="number">${number(one.prompt_tokens)}</td>
-    <td class="number cached">${number(one.cached_tokens)}</td>
-    <td class="number">${number(one.completion_tokens)}</td>
-    <td class="number">${seconds(one.ttft_seconds)}</td>
-    <td class="number">${digits(one.tokens_per_second)}</td>
-    <td class="number">${seconds(one.seconds)}</td>
-    <td>${end(one)}</td>
+    <td class="mono route">${plain(one.route)}</td>
+    ${NUMBERS.map(([name, value]) => html`<td key=${name} data-name=${name}
+      class=${name === "Cached" ? "number cached" : "number"}>${value(one)}</td>`)}
+    <td class="end">${end(one)}</td>
   </tr>`;
 }
 
 function end(one) {
+  if (isStopped(one)) return html`<span class="badge">stopped by the client</span>`;
   const finish = one.finish_reason ? plain(one.finish_reason) : "";
   if (!isError(one)) return finish || one.status;
   return html`<span class="badge failed">${one.status} ${plain(one.error ?? "")}</span>`;

@@ -17,6 +17,8 @@ const PATHS = {
   plus: "M12 5v14M5 12h14",
   image: "M4 5h16v14H4zM4 16l5-5 4 4 3-3 4 4M15.5 9h.01",
   close: "M6 6l12 12M18 6L6 18",
+  left: "M14 6l-6 6 6 6",
+  right: "M10 6l6 6-6 6",
   list: "M4 6h16M4 12h16M4 18h16",
   options: "M4 8h10M18 8h2M4 16h2M10 16h10M16 6v4M8 14v4",
   sun:

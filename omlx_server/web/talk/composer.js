@@ -1,14 +1,27 @@
 // Where a message is written: text, images, and one button that sends or stops.
 import { Icon } from "../parts/icons.js";
 import { html, useEffect, useRef, useState } from "../parts/ui.js";
+import {
+  draft, draftImages, keepDraft, keepDraftImages, loadDraftImages, placeOf,
+} from "./drafts.js";
 import { ACCEPT, asDataUrl, imageFiles } from "./images.js";
 import { GONE_MS } from "./talk.js";
 
 export function Composer({ talk, seesImages, ready }) {
-  const [text, setText] = useState("");
-  const [images, setImages] = useState([]);
+  const place = placeOf(talk.conversation);
+  const [text, setText] = useState(() => draft(place));
+  const [images, setImages] = useState(() => draftImages(place));
   const [problem, setProblem] = useState("");
   const file = useRef();
+  const area = useRef();
+  useEffect(() => void loadDraftImages(place).then(setImages, () => {}), []);
+  useEffect(() => {
+    if (mayTakeFocus()) area.current.focus({ preventScroll: true });
+  }, []);
+  useEffect(() => {
+    // A button that has begun an answer is gone now.
+    if (mayTakeFocus() && document.activeElement === document.body) area.current.focus();
+  }, [talk.answering]);
   const elsewhere = useElsewhere(talk);
   const canSend = ready && !talk.busy && (text.trim() || images.length);
 
@@ -17,7 +30,7 @@ export function Composer({ talk, seesImages, ready }) {
     if (!files.length || !seesImages) return;
     try {
       const urls = await Promise.all(files.map(asDataUrl));
-      setImages((there) => [...there, ...urls]);
+      attach([...draftImages(place), ...urls]);
       setProblem("");
     } catch (error) {
       setProblem(error.message);
@@ -26,9 +39,17 @@ export function Composer({ talk, seesImages, ready }) {
   const send = (event) => {
     event?.preventDefault();
     if (!canSend) return;
+    write("");
+    attach([]);
     talk.send(text.trim(), images);
-    setText("");
-    setImages([]);
+  };
+  const write = (words) => {
+    setText(words);
+    keepDraft(place, words);
+  };
+  const attach = (urls) => {
+    setImages(urls);
+    keepDraftImages(place, urls);
   };
   const keys = (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -46,7 +67,7 @@ export function Composer({ talk, seesImages, ready }) {
     }}
   >
     ${images.length > 0 &&
-    html`<${Attached} images=${images} drop=${(n) => setImages(images.toSpliced(n, 1))} />`}
+    html`<${Attached} images=${images} drop=${(n) => attach(images.toSpliced(n, 1))} />`}
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
     ${elsewhere && html`<p class="hint" role="status">Another tab is getting an answer here.</p>`}
     <div class="field">
@@ -59,8 +80,8 @@ export function Composer({ talk, seesImages, ready }) {
           }} />
         <button type="button" class="icon-only" aria-label="Attach images" title="Attach images"
           onClick=${() => file.current.click()}><${Icon} name="image" /></button>`}
-      <textarea aria-label="Message" placeholder="Write a message" rows="1" dir="auto"
-        value=${text} onInput=${(event) => setText(event.target.value)}
+      <textarea aria-label="Message" placeholder="Write a message" rows="1" dir="auto" ref=${area}
+        value=${text} onInput=${(event) => write(event.target.value)}
         onKeyDown=${keys}></textarea>
       ${talk.answering
         ? html`<button key="stop" type="button" class="icon-only stop" aria-label="Stop"
@@ -69,6 +90,13 @@ export function Composer({ talk, seesImages, ready }) {
             title="Send (Enter)" disabled=${!canSend}><${Icon} name="send" /></button>`}
     </div>
   </form>`;
+}
+
+/** Whether the focus may move here: not away from an undo, nor to bring up the keyboard of a phone
+ * over what one came to read. */
+function mayTakeFocus() {
+  const onPhone = matchMedia("(pointer: coarse)").matches && navigator.userActivation?.isActive;
+  return !onPhone && !document.activeElement?.closest(".undo");
 }
 
 /** Whether another tab is getting an answer; looked at again when it could be gone. */

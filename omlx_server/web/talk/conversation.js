@@ -124,10 +124,6 @@ export function fromFile(text) {
 }
 
 function checked(given) {
-  const messages = Array.isArray(given?.messages) ? given.messages : [];
-  const sound = messages.filter(
-    (one) => ROLES.includes(one?.role) && typeof one.content === "string",
-  );
   return {
     id: id(),
     title: String(given?.title ?? "").slice(0, TITLE),
@@ -135,15 +131,26 @@ function checked(given) {
     answering: 0,
     model: String(given?.model ?? ""),
     options: ofType(given?.options, ["string", "number"]),
-    messages: sound.map(message),
+    messages: sound(given?.messages),
   };
+}
+
+function sound(messages) {
+  const given = Array.isArray(messages) ? messages : [];
+  const isSound = (one) => ROLES.includes(one?.role) && typeof one.content === "string";
+  return given.filter(isSound).map(message);
 }
 
 /** A message of a file: what is known of messages, and of its type. */
 function message(given) {
   const texts = ofType(given, ["string"], TEXTS);
   const usage = given.usage ? { usage: ofType(given.usage, ["number"]) } : {};
-  return { ...texts, ...usage, id: id(), images: images(given), calls: calls(given) };
+  const versions = { earlier: tails(given.earlier), later: tails(given.later) };
+  return { ...texts, ...usage, ...versions, id: id(), images: images(given), calls: calls(given) };
+}
+
+function tails(given) {
+  return Array.isArray(given) ? given.map(sound).filter((tail) => tail.length) : [];
 }
 
 function ofType(given, types, names = Object.keys(given ?? {})) {

@@ -2,16 +2,28 @@
 import { copy, prettyJson } from "../parts/code.js";
 import { digits, number, plain, seconds } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
-import { html, useEffect, useState } from "../parts/ui.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/ui.js";
+import { draft, keepDraft, placeOf } from "./drafts.js";
 import { Code, Markdown } from "./text.js";
 import { ToolResults } from "./tool_results.js";
+import { versionOf } from "./versions.js";
 
 const COPIED_MS = 1500;
 
 export function UserMessage({ message, talk }) {
-  const [editing, edit] = useState(false);
+  const place = placeOf(talk.conversation);
+  const field = `edit ${message.id}`;
+  const [edited, edit] = useState(() => draft(place, field) && message.id);
+  const opener = useRef();
+  const wasEdited = useRef(false);
+  useEffect(() => {
+    if (wasEdited.current && !edited) opener.current.focus();
+    wasEdited.current = !!edited;
+  }, [edited]);
+  const leave = () => edit(null);
   const resend = (text) => {
-    edit(false);
+    leave();
+    keepDraft(place, "", field);
     talk.resend(message, text);
   };
   return html`<article class="message user" aria-label="You">
@@ -19,45 +31,75 @@ export function UserMessage({ message, talk }) {
     html`<div class="images">
       ${message.images.map((url, n) => html`<img key=${n} src=${url} alt=${`Image ${n + 1}`} />`)}
     </div>`}
-    ${editing
-      ? html`<${Editor} text=${message.content} done=${resend} cancel=${() => edit(false)} />`
-      : html`<div class="said" dir="auto">${message.content}</div>`}
-    ${!editing &&
-    html`<div class="actions">
-      <${CopyButton} text=${message.content} />
-      <button class="quiet" disabled=${talk.busy} onClick=${() => edit(true)}>
-        <${Icon} name="edit" />Edit
-      </button>
-    </div>`}
+    ${edited === message.id
+      ? html`<${Editor} key=${message.id} text=${message.content} place=${place} field=${field}
+          busy=${talk.busy} done=${resend} leave=${leave} />`
+      : html`<div class="said" dir="auto">${message.content}</div>
+          <div class="actions">
+            <${Versions} message=${message} talk=${talk} />
+            <${CopyButton} text=${message.content} />
+            <button class="quiet" ref=${opener} disabled=${talk.busy}
+              onClick=${() => edit(message.id)}><${Icon} name="edit" />Edit</button>
+          </div>`}
   </article>`;
 }
 
-function Editor({ text, done, cancel }) {
-  const [value, set] = useState(text);
-  const keys = (event) => {
-    if (event.key === "Escape") cancel();
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) done(value);
+/** Where a message is written anew. Escape leaves it, and keeps what was typed for the next time;
+ * Cancel drops that. */
+function Editor({ text, place, field, busy, done, leave }) {
+  const [value, set] = useState(() => draft(place, field) || text);
+  const area = useRef();
+  useLayoutEffect(() => {
+    area.current.focus();
+    area.current.setSelectionRange(value.length, value.length);
+  }, []);
+  const change = (event) => {
+    set(event.target.value);
+    keepDraft(place, event.target.value === text ? "" : event.target.value, field);
   };
-  return html`<form
-    class="editor"
-    onSubmit=${(event) => {
+  const submit = (event) => {
+    event.preventDefault();
+    if (value.trim() && !busy) done(value);
+  };
+  const cancel = () => {
+    keepDraft(place, "", field);
+    leave();
+  };
+  const keys = (event) => {
+    if (event.isComposing) return;
+    if (event.key === "Escape") {
       event.preventDefault();
-      done(value);
-    }}
-  >
-    <textarea
-      aria-label="Edit your message"
-      dir="auto"
-      ref=${(area) => area?.focus()}
-      onInput=${(event) => set(event.target.value)}
-      onKeyDown=${keys}
-    >${text}</textarea>
-    <p class="hint">What followed this message is dropped.</p>
+      leave();
+    }
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) submit(event);
+  };
+  return html`<form class="editor" onSubmit=${submit} onKeyDown=${keys}>
+    <textarea aria-label="Edit your message" dir="auto" ref=${area} value=${value}
+      onInput=${change}></textarea>
+    <p class="hint">What stands here now, with all that followed, stays as an earlier version.</p>
     <div class="row">
-      <button class="primary" type="submit" disabled=${!value.trim()}>Send again</button>
+      <button class="primary" type="submit" disabled=${busy || !value.trim()}>Send again</button>
       <button type="button" onClick=${cancel}>Cancel</button>
     </div>
   </form>`;
+}
+
+/** Goes back and forth between the versions of a message. */
+function Versions({ message, talk }) {
+  const { number: shown, count } = versionOf(message);
+  if (count === 1) return null;
+  const step = (words, icon, by) => {
+    // A disabled button would lose the focus.
+    const ends = talk.busy || shown + by < 1 || shown + by > count;
+    return html`<button class="quiet icon-only" aria-label=${words} title=${words}
+      aria-disabled=${String(ends)} onClick=${() => ends || talk.turn(message, by)}>
+      <${Icon} name=${icon} /></button>`;
+  };
+  return html`<span class="versions" role="group" aria-label="Versions">
+    ${step("Earlier version", "left", -1)}
+    <span class="count" aria-live="polite">${shown} / ${count}</span>
+    ${step("Later version", "right", 1)}
+  </span>`;
 }
 
 export function ToolMessage({ message }) {
@@ -85,9 +127,11 @@ export function Answer({ message, talk, last }) {
     ${message.error &&
     html`<div class="problem" role="alert">
       <p>${message.error}</p>
-      <button onClick=${() => talk.regenerate(message)}>Try again</button>
+      ${empty && html`<${Versions} message=${message} talk=${talk} />`}
+      <button disabled=${talk.busy} onClick=${() => talk.regenerate(message)}>Try again</button>
     </div>`}
-    ${waits && html`<${ToolResults} calls=${message.calls} talk=${talk} />`}
+    ${waits &&
+    html`<${ToolResults} key=${message.id} calls=${message.calls} talk=${talk} />`}
     ${!streaming && !empty && html`<${Footer} message=${message} talk=${talk} />`}
   </article>`;
 }
@@ -135,6 +179,7 @@ function ToolCall({ call }) {
 function Footer({ message, talk }) {
   return html`<footer>
     <div class="actions">
+      <${Versions} message=${message} talk=${talk} />
       <${CopyButton} text=${message.content} />
       <button
         class="quiet"

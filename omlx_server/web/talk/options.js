@@ -28,7 +28,7 @@ export function Options({ talk }) {
     <label class="wide">
       System prompt
       <textarea rows="3" dir="auto" value=${options.system ?? ""}
-        onChange=${(event) => set("system", event.target.value)}></textarea>
+        onInput=${(event) => set("system", event.target.value)}></textarea>
     </label>
     ${NUMBERS.map(field)}
     <label>
@@ -49,7 +49,7 @@ function Extra({ text, set }) {
     More fields of the request, as JSON: tools, response_format, stop
     <textarea rows="2" class="mono" spellcheck="false" value=${text}
       placeholder='{"response_format": {"type": "json_object"}}'
-      aria-invalid=${String(!!problem)} onChange=${(event) => set(event.target.value)}></textarea>
+      aria-invalid=${String(!!problem)} onInput=${(event) => set(event.target.value)}></textarea>
     ${problem && html`<span class="problem">${problem}</span>`}
   </label>`;
 }

@@ -2,7 +2,7 @@
 import { day } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { useSignal } from "../parts/signal.js";
-import { html, useEffect, useRef, useState } from "../parts/ui.js";
+import { html, useLayoutEffect, useRef, useState } from "../parts/ui.js";
 import { asFile, fromFile } from "./conversation.js";
 import * as stored from "./stored.js";
 import { remove } from "./talk.js";
@@ -10,19 +10,32 @@ import { remove } from "./talk.js";
 export function Sidebar({ shown, hide, current }) {
   const heads = useSignal(stored.heads);
   const [problem, setProblem] = useState("");
+  const box = useRef();
   const first = useRef();
-  useEffect(() => shown && first.current.focus(), [shown]);
+  useLayoutEffect(() => {
+    if (!shown) return undefined;
+    const before = document.activeElement;
+    first.current.focus();
+    const leave = ({ target }) => target.closest(".sidebar, .undo") || hide();
+    document.addEventListener("focusin", leave);
+    return () => {
+      document.removeEventListener("focusin", leave);
+      const left = document.activeElement;
+      if (left.tabIndex < 0 || box.current?.contains(left)) before.focus();
+    };
+  }, [shown]);
   return html`<section class=${shown ? "sidebar shown" : "sidebar"} aria-label="Conversations"
-    onKeyDown=${(event) => event.key === "Escape" && hide()}>
+    ref=${box}>
     <header class="bar">
-      <a class="button wide" href="#talk/new">
+      <a class="button wide" href="#talk/new" onClick=${hide}>
         <${Icon} name="plus" />New conversation</a>
       <button class="icon-only hide-button" aria-label="Hide conversations" ref=${first}
         onClick=${hide}>
         <${Icon} name="close" /></button>
     </header>
     <ul class="conversations">
-      ${heads.map((head) => html`<${Item} key=${head.id} head=${head} current=${current} />`)}
+      ${heads.map((head) => html`<${Item} key=${head.id} head=${head} current=${current}
+        hide=${hide} />`)}
     </ul>
     ${!heads.length && html`<p class="hint none">No conversations yet.</p>`}
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
@@ -30,24 +43,16 @@ export function Sidebar({ shown, hide, current }) {
   </section>`;
 }
 
-function Item({ head, current }) {
-  const [asking, ask] = useState(false);
+function Item({ head, current, hide }) {
   const title = head.title || "Untitled";
   const go = async () => {
     await remove(head.id);
     if (head.id === current) location.hash = "#talk";
   };
-  if (asking) {
-    return html`<li class="asking">
-      <span>Delete it?</span>
-      <button class="danger" ref=${(button) => button?.focus()} onClick=${go}>Delete</button>
-      <button onClick=${() => ask(false)}>Keep</button>
-    </li>`;
-  }
   return html`<li>
     <a href=${`#talk/${head.id}`} aria-current=${head.id === current ? "page" : undefined}
-      title=${day(head.changed)} dir="auto">${title}</a>
-    <button class="icon-only" aria-label=${`Delete ${title}`} onClick=${() => ask(true)}>
+      title=${day(head.changed)} dir="auto" onClick=${hide}>${title}</a>
+    <button class="icon-only" aria-label=${`Delete ${title}`} onClick=${go}>
       <${Icon} name="trash" /></button>
   </li>`;
 }

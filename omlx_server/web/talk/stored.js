@@ -5,6 +5,7 @@ const NAME = "omlx_server";
 const CHANNEL = "omlx_server.conversations";
 const BODIES = "conversations";
 const HEADS = "heads";
+const DRAFT = "draft ";
 
 /** {id, title, changed} of each conversation, the one changed last first. */
 export const heads = new Signal([]);
@@ -52,8 +53,22 @@ export function load(id) {
   return within("readonly", (bodies) => bodies.get(id));
 }
 
-export function loadAll() {
-  return within("readonly", (bodies) => bodies.getAll());
+export async function loadAll() {
+  const all = await within("readonly", (bodies) => bodies.getAll());
+  return all.filter(({ messages }) => messages);
+}
+
+/** The images of a draft. They are beside the conversations, under an id of their own. */
+export async function loadImages(place) {
+  return (await within("readonly", (bodies) => bodies.get(DRAFT + place)))?.images ?? [];
+}
+
+export function saveImages(place, images) {
+  const id = DRAFT + place;
+  return within("readwrite", (bodies) => {
+    if (images.length) bodies.put({ id, images });
+    else bodies.delete(id);
+  });
 }
 
 export async function save(conversation) {

@@ -4,7 +4,9 @@ import { ApiError, request } from "../api/client.js";
 import { events } from "../api/sse.js";
 import { Signal } from "../parts/signal.js";
 import { bodyOf, id, titleOf, userMessage } from "./conversation.js";
+import { putDrafts, takeDrafts } from "./drafts.js";
 import * as stored from "./stored.js";
+import { addVersion, turnVersion } from "./versions.js";
 
 const SAVE_MS = 1000;
 /** So long after its last save a tab that was getting an answer counts as gone. */
@@ -17,6 +19,8 @@ export class Talk {
   grown = new Signal(0);
   /** The answer under way; null between answers. */
   answering = null;
+  /** Whether it was deleted: what still streams is not saved then. */
+  deleted = false;
   #stopping = null;
   #saved = 0;
 
@@ -52,55 +56,60 @@ export class Talk {
   }
 
   send(text, images) {
-    this.messages.push(userMessage(text, images));
-    return this.#answer();
+    return this.#answer(this.messages.length, userMessage(text, images));
   }
 
-  /** Say something else in place of a message. What followed it is dropped. */
+  /** Say something else in place of a message, which stays as an earlier version. */
   resend(message, text) {
     const index = this.messages.indexOf(message);
-    this.messages.splice(index, Infinity, userMessage(text, message.images));
-    return this.#answer();
+    return this.#answer(index, userMessage(text, message.images));
   }
 
-  /** Answer again what the given answer, or the last one, was an answer to. */
-  regenerate(message = this.messages.at(-1)) {
-    const index = this.messages.indexOf(message);
-    if (message?.role === "assistant") this.messages.splice(index, Infinity);
-    return this.#answer();
+  /** Answer again what the given answer was an answer to; it stays as an earlier version. */
+  regenerate(message) {
+    return this.#answer(this.messages.indexOf(message));
+  }
+
+  /** Show the version of a message before (-1) or after (1) this one, with what followed it. */
+  turn(message, step) {
+    turnVersion(this.messages, this.messages.indexOf(message), step);
+    this.#tell();
+    return this.save();
   }
 
   /** Send what the tools gave: `results` is a text for each call of the last answer. */
   giveResults(calls, results) {
-    calls.forEach((call, index) => {
+    const messages = calls.map((call, index) => {
       const content = results[index] ?? "";
-      this.messages.push({ id: id(), role: "tool", call: call.id, name: call.name, content });
+      return { id: id(), role: "tool", call: call.id, name: call.name, content };
     });
-    return this.#answer();
+    return this.#answer(this.messages.length, ...messages);
   }
 
   stop() {
     this.#stopping?.abort();
   }
 
-  save(answering = this.answering) {
+  async save(answering = this.answering) {
+    if (this.deleted) return;
     this.#saved = performance.now();
     this.conversation.changed = Date.now();
     this.conversation.answering = answering ? Date.now() : 0;
     this.conversation.title ||= titleOf(this.conversation);
-    return stored.save(this.conversation);
+    await stored.save(this.conversation);
   }
 
-  async #answer() {
+  /** Puts messages and an answer to them in place of what stands from `index` on. */
+  async #answer(index, ...messages) {
     const answer = { id: id(), role: "assistant", content: "", model: this.conversation.model };
     this.#stopping = new AbortController();
+    addVersion(this.messages, index, [...messages, answer]);
     let body;
     try {
       body = bodyOf(this.conversation);
     } catch (error) {
       answer.error = `Options: ${error.message}`;
     }
-    this.messages.push(answer);
     this.answering = answer;
     this.#tell();
     await this.#keep(answer, answer);
@@ -195,10 +204,31 @@ export function hold(talk) {
   return talks.get(id);
 }
 
+/** The conversations that were deleted since the page was loaded, the last one last. */
+export const bin = new Signal([]);
+
+/** Delete a conversation; `restore` brings it back until the page is left. */
 export async function remove(id) {
-  talks.get(id)?.stop();
+  const talk = await open(id);
+  if (!talk) return;
+  talk.deleted = true;
+  talk.stop();
   talks.delete(id);
+  const drafts = await takeDrafts(id);
   await stored.remove(id);
+  bin.set([...bin.value, { talk, drafts }]);
+}
+
+/** Bring back what was deleted last, and return its id. */
+export async function restore() {
+  const { talk, drafts } = bin.value.at(-1);
+  const { id } = talk.conversation;
+  bin.set(bin.value.slice(0, -1));
+  talk.deleted = false;
+  putDrafts(id, drafts);
+  talks.set(id, talk);
+  await stored.save(talk.conversation);
+  return id;
 }
 
 stored.changedElsewhere.subscribe(async (id) => {

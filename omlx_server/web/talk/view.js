@@ -1,6 +1,7 @@
 // The view in which one talks with a model: conversations at the side, one of them open.
 import { get } from "../api/client.js";
 import { entered } from "../api/session.js";
+import { useEscape } from "../parts/escape.js";
 import { Icon } from "../parts/icons.js";
 import { plain } from "../parts/format.js";
 import { useSignal } from "../parts/signal.js";
@@ -13,6 +14,7 @@ import { Options } from "./options.js";
 import { Sidebar } from "./sidebar.js";
 import * as stored from "./stored.js";
 import { Talk, hold, open } from "./talk.js";
+import { Undo } from "./undo.js";
 
 const LAST_MODEL = "omlx.model";
 const NEAR = 80; // pixels from the end within which the view follows a stream
@@ -21,15 +23,18 @@ export function TalkView({ id }) {
   const { models, problem, again } = useModels();
   const talk = useTalk(id, models);
   const [listed, list] = useState(false);
-  useEffect(() => list(false), [id]);
+  const hide = () => list(false);
+  useEscape(listed ? hide : () => talk?.stop());
   useEffect(() => void stored.refresh(), []);
   return html`<div class="talk">
     <h1 class="unseen">Talk</h1>
-    <${Sidebar} shown=${listed} hide=${() => list(false)} current=${talk?.conversation.id} />
+    <${Sidebar} shown=${listed} hide=${hide} current=${talk?.conversation.id} />
+    ${listed && html`<div class="scrim" onClick=${hide}></div>`}
     ${talk
       ? html`<${Open} key=${talk.conversation.id} talk=${talk} models=${models} problem=${problem}
-          again=${again} list=${list} listed=${listed} />`
+          again=${again} list=${() => list(true)} listed=${listed} />`
       : html`<section class="open"></section>`}
+    <${Undo} hide=${hide} />
   </div>`;
 }
 
@@ -89,11 +94,10 @@ function Open({ talk, models, problem, again, list, listed }) {
     localStorage.setItem(LAST_MODEL, name);
     talk.set({ model: name });
   };
-  const unlist = () => listed && list(false);
-  return html`<section class="open" aria-label="Conversation" onClick=${unlist}>
+  return html`<section class="open" aria-label="Conversation">
     <header class="bar">
-      <button class="icon-only list-button" aria-label="Conversations" onClick=${() => list(true)}>
-        <${Icon} name="list" /></button>
+      <button class="icon-only list-button" aria-label="Conversations"
+        aria-expanded=${String(listed)} onClick=${list}><${Icon} name="list" /></button>
       <${ModelChoice} models=${models} chosen=${conversation.model} choose=${choose} />
       <button class="quiet" aria-expanded=${String(optionsShown)} aria-controls="talk-options"
         onClick=${() => showOptions(!optionsShown)}><${Icon} name="options" />Options</button>
@@ -124,7 +128,7 @@ function Messages({ talk, models, hasModel }) {
     <div class="column">
       ${messages.length === 0 && html`<${Empty} models=${models} hasModel=${hasModel} />`}
       ${messages.map((message, index) => {
-        const props = { key: message.id, message, talk, last: index === messages.length - 1 };
+        const props = { key: index, message, talk, last: index === messages.length - 1 };
         if (message.role === "user") return html`<${UserMessage} ...${props} />`;
         if (message.role === "tool") return html`<${ToolMessage} ...${props} />`;
         return html`<${Answer} ...${props} />`;
@@ -147,7 +151,8 @@ function useFollowing(box, talk) {
       last = scrollTop;
     };
     const follow = () => {
-      if (follows) element.scrollTop = element.scrollHeight;
+      const edits = element.querySelector(".user .editor:focus-within");
+      if (follows && !edits) element.scrollTop = element.scrollHeight;
     };
     const growth = new ResizeObserver(follow);
     growth.observe(element.firstElementChild);
