@@ -3,7 +3,7 @@ downloads it. Reads the disk each time; any thread."""
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -175,14 +175,23 @@ def own_directory(places: Places) -> Path:
     return places.dirs[0].expanduser()
 
 
+def bundled_directory(name: str, is_complete: Callable[[Path], bool], places: Places) -> Path:
+    """Return where the model of this directory's name is complete, or is to be made. Raises as
+    `own_directory`."""
+    first = own_directory(places) / name
+    directories = (root.expanduser() / name for root in places.dirs)
+    return next(filter(is_complete, directories), first)
+
+
 def away(places: Places) -> dict[Path, str]:
-    """Return those of `dirs` that can't be read, and why, without those below ~/.cache."""
+    """Return those of `dirs` that can't be read, and why, without those below the user's caches."""
+    caches = [os.path.expanduser("~/.cache"), os.environ.get("XDG_CACHE_HOME")]  # noqa: PTH111
     problems = {}
     for root in (root.expanduser() for root in places.dirs):
         try:
             os.scandir(root).close()
         except OSError as error:
-            if not root.is_relative_to(os.path.expanduser("~/.cache")):  # noqa: PTH111
+            if not any(root.is_relative_to(cache) for cache in caches if cache):
                 problems[root] = error.strerror or str(error)
     return problems
 

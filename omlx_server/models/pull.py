@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from omlx_server.errors import FetchFailed, ModelUnavailable
@@ -16,12 +17,12 @@ from omlx_server.models.hub.names import HubName, hub_name
 from omlx_server.models.locate import (
     Located,
     Places,
+    bundled_directory,
     find_in_dirs,
     find_installed,
     installed,
     locate,
     located,
-    own_directory,
     where_new,
 )
 from omlx_server.models.locate import unknown as unknown_model
@@ -83,7 +84,9 @@ class _Wheel:
 def _bundled(name: str, places: Places, progress: ProgressListener) -> Located | None:
     if name not in (MINILM.name, MINILM.full_name):
         return None
-    path = embedded.ensure(MINILM, own_directory(places), progress=progress)
+    is_complete = partial(embedded.is_complete, MINILM)
+    directory = bundled_directory(MINILM.full_name, is_complete, places)
+    path = embedded.ensure(MINILM, directory.parent, progress=progress)
     return Located(path, (MINILM.full_name, MINILM.name))
 
 

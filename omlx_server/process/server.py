@@ -33,6 +33,7 @@ from omlx_server.process.listen import url_of
 from omlx_server.process.tracing import find_tracer
 from omlx_server.service.notify import Notifier, keep_alive
 from omlx_server.settings import Loaded
+from omlx_server.settings.advice import sources_in_words
 from omlx_server.wiring.context import make_context
 from omlx_server.wiring.encoders import find_encoders, refuse_to_chat
 from omlx_server.wiring.fetcher import DiskFetcher
@@ -62,9 +63,9 @@ def serve(
 ) -> int:
     """Serve `model` on a bound socket. Return the exit code for `leave`. `ready(url, model)` is
     called when the first request may come. Raises UsageError."""
-    settings, source = loaded.settings, loaded.source
+    settings = loaded.settings
     sys.setswitchinterval(_SWITCH_SECONDS)
-    _log.info("config file: %s", source.absolute() if source else "none; the defaults count")
+    _log.info("in force: %s", sources_in_words(loaded))
     _log_device()
     awake = KeepAwake(find_program())
     awake.look(clock.now(), has_work=settings.process.keep_awake == "busy")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from omlx_server.api.own.degraded import in_one_line
 from omlx_server.api.settings_editor import ListedSetting, SettingsChanged, SettingsListed
 from omlx_server.errors import BadRequest, ConfigError, Conflict, PlaceUnusable
 from omlx_server.process.reload import Reloader
@@ -123,7 +124,7 @@ def _text_for_file(key: str, value: object, loaded: Loaded) -> str:
     try:
         edit.check_value(key, text)
     except ConfigError as error:
-        raise BadRequest(error.message, param=key) from None
+        raise BadRequest(in_one_line(error), param=key) from None
     origin = loaded.origins[TABLE if is_override(key) else key]
     if origin == "flag" or origin.startswith("env "):
         is_flag = origin == "flag"

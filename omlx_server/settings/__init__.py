@@ -2,7 +2,16 @@
 file."""
 
 from omlx_server.settings.advice import warnings
-from omlx_server.settings.layers import Loaded, find_config, load
+from omlx_server.settings.layers import Loaded, find_config, find_problems, load
 from omlx_server.settings.sections import KEYS, CacheSettings, Settings
 
-__all__ = ["KEYS", "CacheSettings", "Loaded", "Settings", "find_config", "load", "warnings"]
+__all__ = [
+    "KEYS",
+    "CacheSettings",
+    "Loaded",
+    "Settings",
+    "find_config",
+    "find_problems",
+    "load",
+    "warnings",
+]

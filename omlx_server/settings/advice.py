@@ -14,8 +14,19 @@ def warnings(loaded: Loaded) -> list[str]:
     """Return a line for each setting without effect, contradiction, readable secret, and ignored
     file."""
     settings = loaded.settings
-    lines = [*_without_effect(loaded), *_contradictions(settings), *_without_unit(settings)]
+    lines = [*_without_effect(loaded), *_contradictions(settings)]
     return [*lines, *_readable_secrets(loaded), *_unused_file(loaded)]
+
+
+def sources_in_words(loaded: Loaded) -> str:
+    """Name the config file, and what wins over it: flags and variables of the environment."""
+    flags = [key for key, origin in loaded.origins.items() if origin == "flag"]
+    variables = [origin[4:] for origin in loaded.origins.values() if origin.startswith("env ")]
+    words = [f"config file {loaded.source.absolute()}" if loaded.source else "no config file"]
+    for kind, names in (("flags", flags), ("environment", variables)):
+        if names:
+            words.append(f"{kind}: {', '.join(names)}")
+    return "; ".join([*words, "defaults for all else"])
 
 
 def unknown_models(models: ModelsSettings, known: Collection[str]) -> Iterator[str]:
@@ -64,13 +75,6 @@ def _contradictions(settings: Settings) -> Iterator[str]:
         if target in models.aliases:
             final = models.resolve_alias(alias)
             yield f"models.aliases: {target} is itself an alias, so {alias} stands for {final}"
-
-
-def _without_unit(settings: Settings) -> Iterator[str]:
-    for key in ("hot_cache_max_bytes", "cold_cache_max_bytes"):
-        size = getattr(settings.cache, key)
-        if size != "auto" and 0 < size < 1000:
-            yield f"cache.{key} is {size} bytes, which hold nothing: write the unit, as {size}GB"
 
 
 def _speculation_tables(settings: Settings) -> Iterator[tuple[str, SpeculationSettings]]:

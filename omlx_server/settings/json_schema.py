@@ -2,12 +2,13 @@
 
 import inspect
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from omlx_server.settings.fields import Field, Section, fields_of
 from omlx_server.settings.overrides import OVERRIDES
 from omlx_server.settings.sections import SECTIONS
-from omlx_server.settings.types import SIZE_PATTERN, ByteSize, Live
+from omlx_server.settings.types import LEAST_WITHOUT_UNIT, SIZE_PATTERN, ByteSize, Live
 from omlx_server.settings.values import plain, words_of
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -40,7 +41,20 @@ def _object(title: str, properties: dict[str, Any]) -> dict[str, Any]:
 def _key_schema(field: Field) -> dict[str, Any]:
     node = field.schema()
     if field.mark(ByteSize):
-        node = {"anyOf": [node, {"type": "string", "pattern": SIZE_PATTERN}]}
+        node = {
+            "anyOf": [*_without_small_numbers(node), {"type": "string", "pattern": SIZE_PATTERN}]
+        }
     words = "; ".join(filter(None, [words_of(field), field.mark(Live)]))
     default = {} if field.is_table else {"default": plain(field.default)}
     return {"description": words, **default, **node}
+
+
+def _without_small_numbers(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the choices of a size's schema, in which a number below a megabyte can only be 0."""
+    for choice in node.get("anyOf", (node,)):
+        if choice.get("type") != "integer":
+            yield choice
+            continue
+        if choice["minimum"] == 0:
+            yield {"const": 0}
+        yield {**choice, "minimum": LEAST_WITHOUT_UNIT}

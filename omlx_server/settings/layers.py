@@ -6,7 +6,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,11 +14,12 @@ from types import MappingProxyType
 from typing import Any
 
 from omlx_server.errors import ConfigError, PlaceUnusable
-from omlx_server.settings.override_keys import TABLE, check_tables, keys_in
+from omlx_server.settings.fields import Section
+from omlx_server.settings.override_keys import TABLE, keys_in, table_problems
 from omlx_server.settings.overrides import adapter_from, path_from, with_paths_from
 from omlx_server.settings.sections import FIELDS, KEYS, SECTIONS, Settings
 from omlx_server.settings.types import own_place
-from omlx_server.settings.unknown_keys import SEE_ALL, check_key, unknown_key_error
+from omlx_server.settings.unknown_keys import SEE_ALL, unknown_key_error
 from omlx_server.settings.values import LayerValue, read_value
 
 USER_CONFIG = "~/.config/omlx_server/config.toml"
@@ -64,7 +65,8 @@ def load(
     file; PlaceUnusable for the config file or the home directory."""
     source = find_config(config, environ)
     entries = _from_flags(fallbacks, "fallback")
-    entries |= _from_text(read_config(source), source) if source else {}
+    if source:
+        entries |= _from_text(read_config(source), source)
     entries |= _from_environ(environ)
     entries |= _from_flags(overrides, "flag")
     origins = {key: entries[key].origin if key in entries else "default" for key in KEYS}
@@ -87,12 +89,18 @@ def find_config(config: Path | None = None, environ: Mapping[str, str] = os.envi
     """Return the config file in use, if any. Raises ConfigError if the named file does not
     exist, PlaceUnusable if a place can't be looked at."""
     named = named_config(config, environ)
-    if named is None:
-        return next(filter(_is_there, search_path()), None)
-    if not _is_there(named):
+    path = named or next(filter(_is_there, search_path()), None)
+    if named and not _is_there(named):
         by = "--config" if config else "OMLX_CONFIG"
         raise ConfigError(f"config file {named} not found ({by})", hint="check the path")
-    return named
+    if path and path.is_dir():
+        raise _directory_error(path)
+    return path
+
+
+def _directory_error(path: Path) -> PlaceUnusable:
+    hint = f"name a file, such as {path / 'config.toml'}, or move the directory away"
+    return PlaceUnusable(f"config file {path} can't be read: it is a directory", hint=hint)
 
 
 def _is_there(path: Path) -> bool:
@@ -110,14 +118,63 @@ def check_text(text: str, path: Path, environ: Mapping[str, str] = os.environ) -
     _settings_of(_from_text(text, path) | _from_environ(environ))
 
 
+def find_problems(
+    config: Path | None = None,
+    overrides: Mapping[str, str] = MappingProxyType({}),
+    environ: Mapping[str, str] = os.environ,
+) -> list[ConfigError]:
+    """Return all errors of which `load` raises the first. What contradicts each other is only
+    looked for if each value alone is right."""
+    errors: list[ConfigError] = []
+    entries: dict[str, LayerValue] = {}
+    sections: dict[str, Any] = {}
+    try:
+        if source := find_config(config, environ):
+            errors += _read_text(read_config(source), source, entries)
+    except ConfigError as error:
+        errors.append(error)
+    errors += _read_environ(environ, entries)
+    errors += _read_flags(overrides, "flag", entries)
+    errors += _read_sections(entries, sections)
+    return errors or list(_UncheckedSettings(**sections).contradictions())
+
+
+class _UncheckedSettings(Settings, frozen=True):
+    def __post_init__(self) -> None:
+        pass
+
+
+def _raise_first(errors: Iterable[ConfigError]) -> None:
+    for error in errors:
+        raise error
+
+
 def _settings_of(entries: Mapping[str, LayerValue]) -> Settings:
+    sections: dict[str, Section] = {}
+    _raise_first(_read_sections(entries, sections))
+    return Settings.of(sections)
+
+
+def _read_sections(
+    entries: Mapping[str, LayerValue], sections: dict[str, Section]
+) -> Iterator[ConfigError]:
+    """Put all sections into `sections`, and yield the errors."""
     values: dict[str, dict[str, object]] = {name: {} for name in SECTIONS}
-    if tables := entries.get(TABLE):
-        check_tables(tables)
+    table_errors = list(table_problems(entries[TABLE])) if TABLE in entries else []
+    yield from table_errors
     for dotted, entry in entries.items():
+        if dotted == TABLE and table_errors:
+            continue
         section, key = dotted.split(".")
-        values[section][key] = read_value(dotted, entry)
-    return Settings.of({name: kind(**values[name]) for name, kind in SECTIONS.items()})
+        try:
+            values[section][key] = read_value(dotted, entry)
+        except ConfigError as error:
+            yield error
+    for name, kind in SECTIONS.items():
+        try:
+            sections[name] = kind(**values[name])
+        except ConfigError as error:
+            yield error
 
 
 def keys_of_file(path: Path) -> list[str]:
@@ -128,26 +185,36 @@ def keys_of_file(path: Path) -> list[str]:
 
 
 def _from_text(text: str, path: Path) -> dict[str, LayerValue]:
+    entries: dict[str, LayerValue] = {}
+    _raise_first(_read_text(text, path, entries))
+    return entries
+
+
+def _read_text(text: str, path: Path, entries: dict[str, LayerValue]) -> Iterator[ConfigError]:
+    """Put a config file's values into `entries`, and yield the errors. Raises ConfigError if it is
+    no TOML."""
     origin = f"file {path}"
-    entries = {}
     for section, table in parse_toml(text, path).items():
         if section not in SECTIONS:
-            raise unknown_key_error(section, origin)
-        if not isinstance(table, dict):
-            raise ConfigError(f"{section}: expected a table [{section}] ({origin})")
-        for key, value in table.items():
-            if f"{section}.{key}" not in FIELDS:
-                raise unknown_key_error(f"{section}.{key}", origin)
-            entries[f"{section}.{key}"] = LayerValue(value, origin, is_text=False)
+            yield unknown_key_error(section, origin)
+        elif not isinstance(table, dict):
+            yield ConfigError(f"{section}: expected a table [{section}] ({origin})")
+        else:
+            for key, value in table.items():
+                if f"{section}.{key}" in FIELDS:
+                    entries[f"{section}.{key}"] = LayerValue(value, origin, is_text=False)
+                else:
+                    yield unknown_key_error(f"{section}.{key}", origin)
     for key, make_absolute in _PATHS.items():
         if entry := entries.get(key):
             entries[key] = replace(entry, value=make_absolute(entry.value, path.parent))
-    return entries
 
 
 def read_config(path: Path) -> str:
     """Return a config file's text. Raises PlaceUnusable, or ConfigError if it is not UTF-8."""
     try:
+        if path.is_dir():
+            raise _directory_error(path)
         if not path.is_file():  # reading a pipe could block
             raise PlaceUnusable(f"config file {path} can't be read: it is no file")
         return path.read_bytes().decode("utf-8-sig")
@@ -191,9 +258,16 @@ def _toml_hint(problem: str, line: str, column: int) -> str:
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, LayerValue]:
+    entries: dict[str, LayerValue] = {}
+    _raise_first(_read_environ(environ, entries))
+    return entries
+
+
+def _read_environ(
+    environ: Mapping[str, str], entries: dict[str, LayerValue]
+) -> Iterator[ConfigError]:
     section_prefixes = tuple(f"OMLX_{section.upper()}_" for section in SECTIONS)
     keys_by_name = {env_name(key): key for key in KEYS}
-    entries = {}
     for name, text in environ.items():
         if name in keys_by_name:
             entries[keys_by_name[name]] = LayerValue(text, f"env {name}", is_text=True)
@@ -201,11 +275,10 @@ def _from_environ(environ: Mapping[str, str]) -> dict[str, LayerValue]:
             continue
         elif name.startswith(section_prefixes) or (name.startswith("OMLX_") and "__" in name):
             near = difflib.get_close_matches(name, keys_by_name, n=1, cutoff=0.5)
-            raise ConfigError(
+            yield ConfigError(
                 f"unknown setting {name} in the environment",
                 hint=f"did you mean {near[0]}?" if near else SEE_ALL,
             )
-    return entries
 
 
 def env_name(dotted: str) -> str:
@@ -213,9 +286,19 @@ def env_name(dotted: str) -> str:
 
 
 def _from_flags(texts: Mapping[str, str], origin: str) -> dict[str, LayerValue]:
-    for dotted in texts:
-        check_key(dotted, origin)
-    return {key: LayerValue(text, origin, is_text=True) for key, text in texts.items()}
+    entries: dict[str, LayerValue] = {}
+    _raise_first(_read_flags(texts, origin, entries))
+    return entries
+
+
+def _read_flags(
+    texts: Mapping[str, str], origin: str, entries: dict[str, LayerValue]
+) -> Iterator[ConfigError]:
+    for dotted, text in texts.items():
+        if dotted in FIELDS:
+            entries[dotted] = LayerValue(text, origin, is_text=True)
+        else:
+            yield unknown_key_error(dotted, origin)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,13 +76,13 @@ class OverrideKey:
         return value
 
 
-def check_tables(entry: LayerValue) -> None:
-    """Check one layer's overrides key by key, so that messages name the key. Raises ConfigError."""
+def table_problems(entry: LayerValue) -> Iterator[ConfigError]:
+    """Check one layer's overrides key by key, so that messages name the key."""
     tables = from_json_or_toml(str(entry.value)) if entry.is_text else entry.value
     for model, table in _items(tables):
         for name, _ in _items(dict(_items(table)).get(_PRESETS)):
             if not _PRESET_NAME.fullmatch(name):
-                raise ConfigError(
+                yield ConfigError(
                     f"{TABLE}.{model}.{_PRESETS}: {name!r:.80} can't be the name of a preset "
                     f"({entry.origin})",
                     hint="a name has letters, digits, - and _, at most 64 of them",
@@ -91,8 +91,12 @@ def check_tables(entry: LayerValue) -> None:
             dotted = f"{TABLE}.{model}.{key}"
             field = _field_of(key)
             if field is None:
-                raise ConfigError(f"unknown key {dotted} ({entry.origin})", hint=_hint([("", key)]))
-            convert(dotted, field, value, LayerValue(value, entry.origin, is_text=False))
+                yield ConfigError(f"unknown key {dotted} ({entry.origin})", hint=_hint([("", key)]))
+                continue
+            try:
+                convert(dotted, field, value, LayerValue(value, entry.origin, is_text=False))
+            except ConfigError as error:
+                yield error
 
 
 def keys_in(tables: object) -> Iterator[str]:

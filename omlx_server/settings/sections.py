@@ -1,7 +1,7 @@
 """Every setting of the server: its type, its bounds, its default. Contradictions raise
 ConfigError."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal, Self
@@ -14,7 +14,16 @@ from omlx_server.errors import ConfigError
 from omlx_server.settings import types
 from omlx_server.settings.fields import Field, Section, fields_of
 from omlx_server.settings.overrides import ModelOverrides, explicit_values, merged, without
-from omlx_server.settings.types import AtHome, ByteSize, Live, Secret, Size, Wording, is_loopback
+from omlx_server.settings.types import (
+    AtHome,
+    ByteSize,
+    Conversion,
+    Live,
+    Secret,
+    Size,
+    Wording,
+    is_loopback,
+)
 
 
 class ServerSettings(Section, frozen=True):
@@ -84,8 +93,9 @@ class ModelsSettings(Section, frozen=True):
     dirs: Annotated[
         tuple[Path, ...],
         Meta(min_length=1),
+        Conversion(types.with_own_models),
         Wording("a list of directories, at least one"),
-    ] = field(default_factory=AtHome(("~/.cache/omlx_server/models",)))
+    ] = field(default_factory=AtHome((types.OWN_MODELS,)))
     use_hf_cache: bool = True
     default: str = ""
     embedding: str = ""
@@ -328,31 +338,36 @@ class Settings(Section, frozen=True):
         return replace(self, models=replace(self.models, overrides=overrides))
 
     def __post_init__(self) -> None:
-        self._check_overrides()
-        self._check_chunks_are_made_of_blocks()
-        self._check_strangers_need_a_key()
+        for error in self.contradictions():
+            raise error
 
-    def _check_overrides(self) -> None:
+    def contradictions(self) -> Iterator[ConfigError]:
+        """Yield what sections say against each other."""
+        yield from self._check_overrides()
+        yield from self._check_chunks_are_made_of_blocks()
+        yield from self._check_strangers_need_a_key()
+
+    def _check_overrides(self) -> Iterator[ConfigError]:
         for name in self.models.overrides:
             try:
                 self.kv_cache_of([name])
             except ConfigError as error:
                 where = f"models.overrides of {name}"
-                raise ConfigError(f"{where}: {error.message}", hint=error.hint) from None
+                yield ConfigError(f"{where}: {error.message}", hint=error.hint)
 
-    def _check_chunks_are_made_of_blocks(self) -> None:
+    def _check_chunks_are_made_of_blocks(self) -> Iterator[ConfigError]:
         chunk, block = self.scheduler.prefill_chunk_tokens, self.cache.block_tokens
         if chunk != "auto" and chunk % block:
-            raise ConfigError(
+            yield ConfigError(
                 f"scheduler.prefill_chunk_tokens ({chunk}) is not a multiple of "
                 f"cache.block_tokens ({block})",
                 hint="blocks are cut where chunks end: choose both as powers of two",
             )
 
-    def _check_strangers_need_a_key(self) -> None:
+    def _check_strangers_need_a_key(self) -> Iterator[ConfigError]:
         is_open = not self.server.uds and not is_loopback(self.server.host)
         if is_open and not self.auth.api_keys:
-            raise ConfigError(
+            yield ConfigError(
                 f"server.host {self.server.host} is open to other machines, "
                 "and auth.api_keys is empty",
                 hint="`omlx-server config set auth.api_keys -` asks for a key of your choice, and "

@@ -4,6 +4,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,11 +20,14 @@ _PARSED_UNITS = {"": 1, "b": 1} | {
 }
 _WRITTEN_UNITS = {"TB": 10**12, "GB": 10**9, "MB": 10**6}
 _WRITTEN_UNITS |= {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
-SIZE_PATTERN = r"^\s*\d{1,15}(\.\d{1,15})?\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
-"""What `parse_size` reads, as a pattern of JSON schema."""
+# Without a unit, a smaller number is hardly meant as bytes.
+LEAST_WITHOUT_UNIT = 10**6
+SIZE_PATTERN = r"^\s*(0+|[1-9]\d{6,14}|\d{1,15}(\.\d{1,15})?\s*([kKmMgGtT][iI]?)?[bB])\s*$"
+"""The texts of sizes, as a pattern of JSON schema."""
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([a-z]*)", re.IGNORECASE | re.ASCII)
 
 _PROGRAM = "omlx_server"
+OWN_MODELS = "~/.cache/omlx_server/models"
 _XDG_BASES = {
     "~/.config/": "XDG_CONFIG_HOME",
     "~/.cache/": "XDG_CACHE_HOME",
@@ -39,6 +43,14 @@ def parse_size(value: object) -> object:
     if match is None or match[2].lower() not in _PARSED_UNITS:
         return value
     return int(float(match[1]) * _PARSED_UNITS[match[2].lower()])
+
+
+def number_without_unit(value: object) -> int | float | None:
+    """Return a size's number if it lacks a unit that it needs: above 0, and below a megabyte."""
+    number = parse_number(value.strip()) if isinstance(value, str) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        return None
+    return number if 0 < number < LEAST_WITHOUT_UNIT else None
 
 
 def format_size(size: int) -> str:
@@ -95,6 +107,23 @@ def parse_path(text: str) -> Path:
 
 def _path(value: object) -> object:
     return str(parse_path(value)) if isinstance(value, str) and value else value
+
+
+def own_models() -> Path | None:
+    """Return this program's directory of models; None without a home directory."""
+    with suppress(PlaceUnusable):
+        return own_place(OWN_MODELS)
+    return None
+
+
+def with_own_models(value: object) -> object:
+    """Append `own_models` to a list of directories that lacks it."""
+    paths = value if isinstance(value, list | tuple) else ()
+    if not paths or not all(isinstance(path, str | Path) for path in paths):
+        return value
+    own = own_models()
+    is_there = own is None or own in map(expanded, paths)
+    return value if is_there else [*paths, own]
 
 
 class Secret:
@@ -219,19 +248,19 @@ def _number_or_auto(value: object) -> object:
 AutoSize = Annotated[
     Literal["auto"] | Annotated[int, Meta(ge=0, le=2**50)],
     ByteSize(),
-    Wording('"auto", or bytes or a size like "8GiB"'),
+    Wording('"auto", or a size with its unit, like "8GiB"'),
 ]
 
 AutoLimit = Annotated[
     Literal["auto"] | Annotated[int, Meta(ge=1, le=2**50)],
     ByteSize(),
-    Wording('"auto", or bytes or a size above 0 like "8GiB"'),
+    Wording('"auto", or a size above 0 with its unit, like "8GiB"'),
 ]
 
 WiredSize = Annotated[
     Literal["off", "auto"] | Annotated[int, Meta(ge=1, le=2**50)],
     ByteSize(),
-    Wording('"off", "auto", or bytes or a size above 0 like "8GiB"'),
+    Wording('"off", "auto", or a size above 0 with its unit, like "8GiB"'),
 ]
 
 Size = Annotated[int, Meta(ge=0, le=2**50), ByteSize()]

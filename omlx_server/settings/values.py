@@ -38,12 +38,31 @@ def read_value(dotted: str, entry: LayerValue) -> object:
 
 def convert(dotted: str, field: Field, value: object, entry: LayerValue) -> object:
     """Convert `value` to the field's type. Raises ConfigError, with `entry` in its message."""
-    try:
-        return field.convert(value)
-    except ValueError:
-        is_secret = dotted in SECRETS or dotted.startswith("auth.")
-        got = "" if is_secret else f", not {_shown(entry.value)}"
-        raise ConfigError(f"{dotted}: expected {words_of(field)}{got} ({entry.origin})") from None
+    hint = _hint_of_unit(field, value)
+    with suppress(ValueError):
+        if not hint:
+            return field.convert(value)
+    is_secret = dotted in SECRETS or dotted.startswith("auth.")
+    got = "" if is_secret else f", not {_shown(entry.value)}"
+    where = f" ({entry.origin})" if entry.origin else ""
+    raise ConfigError(f"{dotted}: expected {words_of(field)}{got}{where}", hint=hint)
+
+
+def _hint_of_unit(field: Field, value: object) -> str:
+    """Return the sizes that a number without a unit may mean; empty if it needs none."""
+    number = types.number_without_unit(value) if field.mark(ByteSize) else None
+    if number is None:
+        return ""
+
+    def is_allowed(text: str) -> bool:
+        with suppress(ValueError):
+            field.convert(text)
+            return True
+        return False
+
+    units = ("MB", "KB") if number >= 1000 else ("GB", "MB", "KB")
+    likely = next(filter(is_allowed, (f"{number}{unit}" for unit in units)), "")
+    return f"write {' or '.join(filter(is_allowed, (likely, f'{number}B')))}"
 
 
 def parse_text(text: str, field: Field) -> object:
@@ -139,7 +158,7 @@ def words_of(field: Field) -> str:
         return "one of " + ", ".join(map(str, schema["enum"]))
     if field.mark(ByteSize):
         low, high = format_size(schema["minimum"]), format_size(schema["maximum"])
-        return f'bytes or a size like "8MiB", from {low} to {high}'
+        return f'a size with its unit, like "8MiB", from {low} to {high}'
     words = {"integer": "an integer", "number": "a number", "boolean": "true or false"}
     words |= {"object": 'a table, as {"name": 1}'}
     type_ = "object" if field.is_table else schema.get("type", "")

@@ -29,7 +29,11 @@ def start(
     """`omlx-server WORDS`, which writes to `output`. If `forked`, it is, unless `environ` has what
     other servers have not: libraries read their variables when they are imported. A Mac's
     frameworks can't be forked."""
-    if forked and sys.platform == "linux" and _of_imports(environ) == _PLAIN:
+    if (
+        forked
+        and sys.platform == "linux"
+        and _of_imports({**environ, "HOME": _PLAIN.get("HOME", "")}) == _PLAIN
+    ):
         return Forked(words, directory, environ, output)
     return subprocess.Popen(
         [sys.executable, "-m", "omlx_server", *words],

@@ -58,6 +58,8 @@ class ServerProcess:
         sets = [word for setting in settings for word in ("--set", setting)]
         words = ["serve", model, "--port", str(port), *sets]
         own = {"OMLX_ADMIN_TOKEN": ADMIN_TOKEN, "OMLX_CONFIG": str(self.config)}
+        if any(setting.startswith("models.dirs=") for setting in settings):
+            own["HOME"] = str(directory)  # the models at home are always served, too
         with self._log.open("wb") as output:
             own_environ = environment(os.environ, **own, **(environ or {}))
             self._process = start(words, directory, own_environ, output, forked=forked)

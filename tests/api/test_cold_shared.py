@@ -41,7 +41,7 @@ class Shared:
         settings = (
             f"models.dirs={self._models}",
             UNPROBED,
-            f"cache.cold_cache_max_bytes={BUDGET}",
+            f"cache.cold_cache_max_bytes={BUDGET}B",
             "cache.cold_write_through=true",
         )
         with serving(model, self._directory, *settings) as server:

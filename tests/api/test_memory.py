@@ -86,7 +86,7 @@ def body(fields: Json, **more: Any) -> Json:
 def small(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     sets = [
         f"models.dirs={tiny_models}",
-        f"memory.limit={LIMIT}",
+        f"memory.limit={LIMIT}B",
         "memory.activation_reserve=64KB",
         "scheduler.max_batch_size=2",
         "cache.hot_cache_only=true",

@@ -134,8 +134,8 @@ def campaign(
         settings = [
             *settings,
             f"cache.cold_dir={kv}",
-            f"cache.hot_cache_max_bytes={load.hot}",
-            f"cache.cold_cache_max_bytes={load.cold}",
+            f"cache.hot_cache_max_bytes={load.hot}B",
+            f"cache.cold_cache_max_bytes={load.cold}B",
             "logging.level=warning",
         ]
         outcome = Outcome()

@@ -279,10 +279,10 @@ class _Trial:
 
     def _in_memory(self, hot_bytes: int) -> tuple[str, ...]:
         own = (f"auth.api_keys={self._recipe.key}", "cache.hot_cache_only=true")
-        return (*self._settings, *own, f"cache.hot_cache_max_bytes={hot_bytes}")
+        return (*self._settings, *own, f"cache.hot_cache_max_bytes={hot_bytes}B")
 
     def _shared(self, url: str) -> tuple[str, ...]:
-        hot = f"cache.hot_cache_max_bytes={self._size.hot_bytes}"
+        hot = f"cache.hot_cache_max_bytes={self._size.hot_bytes}B"
         return (*self._settings, *self._recipe.server_settings(url), hot)
 
     def _ask(self, sessions: Sessions, url: str) -> Heard:

@@ -611,7 +611,7 @@ def test_an_archive_larger_than_the_budget_is_refused(store: Store) -> None:
     names = store.put(prefix("other|kv|4", range(20)))
     archive_of(prefix(SPACE, range(20)))
     result = cache(
-        store, "import", "X", "--set", f"cache.cold_cache_max_bytes={store.nbytes() - 1}"
+        store, "import", "X", "--set", f"cache.cold_cache_max_bytes={store.nbytes() - 1}B"
     )
     assert "the cold tier" in error_of(result, 2)
     assert store.names() == set(names)
@@ -626,7 +626,7 @@ def test_room_is_made_by_what_was_used_least(store: Store) -> None:
     archive_of(own)
     block = max(found.nbytes for found in store.files.scan())
     budget = store.nbytes() - block + 400  # their headers are not all of one length
-    text = ok(cache(store, "import", "X", "--set", f"cache.cold_cache_max_bytes={budget}"))
+    text = ok(cache(store, "import", "X", "--set", f"cache.cold_cache_max_bytes={budget}B"))
     assert "To make room, 2 blocks of " in text
     assert store.names() == {*own_names, store_name(own[2][0]), old[0], *new}
     assert store.nbytes() <= budget
@@ -638,7 +638,7 @@ def test_what_is_pinned_stays(store: Store) -> None:
     store.pin([record for record, _ in pinned])
     other = store.put(prefix("another|kv|4", range(8)))
     archive_of(prefix(SPACE, range(8)))
-    four = f"cache.cold_cache_max_bytes={store.nbytes() + 400}"
+    four = f"cache.cold_cache_max_bytes={store.nbytes() + 400}B"
     ok(cache(store, "import", "X", "--set", four))
     assert set(names) < store.names() and not set(other) & store.names()
     archive_of(prefix(SPACE, range(12)))

@@ -88,7 +88,8 @@ def test_aliases_the_default_and_other_directories(
     monkeypatch.setenv("OMLX_MODELS__USE_HF_CACHE", "false")
     monkeypatch.setenv("OMLX_MODELS__DEFAULT", "usual")
     (tmp_path / CONFIG).write_text('[models.aliases]\nsmall = "org/theirs"\n')
-    assert complete_models() == ["starter", "far", "small", "usual"]
+    own = ["mine", "org/theirs"]
+    assert complete_models() == ["starter", "far", *own, "small", "usual"]
 
 
 def test_hugging_face_may_be_elsewhere(

@@ -241,12 +241,12 @@ def test_it_says_when_the_environment_wins(file: Path) -> None:
 VALUES = {
     "server.port": st.integers(0, 65535).map(str),
     "server.sse_ping_seconds": st.sampled_from(["0.5", "3", "12.25"]),
-    "server.max_body_bytes": st.sampled_from(["8MiB", "5000", "1 GB"]),
+    "server.max_body_bytes": st.sampled_from(["8MiB", "5000000", "1 GB"]),
     "server.allowed_hosts": st.sampled_from(["a,b", '["c"]', "*"]),
     "models.default": st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
     "models.use_hf_cache": st.sampled_from(["true", "no"]),
     "models.overrides": st.sampled_from(['{"org/a": {"kv_cache": {"bits": 8}}}', "{}"]),
-    "cache.hot_cache_max_bytes": st.sampled_from(["auto", "8GiB", "123456"]),
+    "cache.hot_cache_max_bytes": st.sampled_from(["auto", "8GiB", "1234567"]),
     "scheduler.prefill_chunk_tokens": st.sampled_from(["auto", "256"]),
 }
 FILES = st.sampled_from(
@@ -451,12 +451,15 @@ def test_the_schema_takes_the_example_and_refuses_what_the_settings_refuse() -> 
     jsonschema.Draft202012Validator.check_schema(schema)
     check = jsonschema.Draft202012Validator(schema)
     check.validate(tomllib.loads(EXAMPLE.read_text()))
-    assert check.is_valid({"cache": {"cold_cache_max_bytes": 5, "hot_cache_max_bytes": "8 GiB"}})
+    assert check.is_valid({"cache": {"cold_cache_max_bytes": 0, "hot_cache_max_bytes": "8 GiB"}})
+    assert check.is_valid({"cache": {"cold_cache_max_bytes": 10**6, "cold_min_free_disk": "5 B"}})
     refused: tuple[dict[str, Any], ...] = (
         {"server": {"port": 70000}},
         {"server": {"prot": 1}},
         {"servers": {}},
         {"cache": {"cold_cache_max_bytes": "many"}},
+        {"cache": {"cold_cache_max_bytes": 5}},
+        {"memory": {"limit": "3"}},
         {"logging": {"level": "loud"}},
     )
     for wrong in refused:

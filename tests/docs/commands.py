@@ -55,6 +55,8 @@ LEFT: Mapping[str, str] = MappingProxyType(
         "~/omlx/bin/pip": "needs the network",
         "~/omlx/bin/omlx-server": "is not installed here",
         "python3 -m venv": "makes a home for the two above",
+        "git clone": "needs the network",
+        "cd": "goes into the clone",
         "git pull": "changes the clone",
         "uvx": "needs the network; tests/packaging builds the distributions",
         "brew": "needs a Mac, and a tap",

@@ -1,4 +1,4 @@
-"""The first minute of a reader: two commands, which CI runs too, and a page that is soon read."""
+"""The first minute of a reader: few commands, and a page that is soon read."""
 
 import re
 
@@ -7,9 +7,15 @@ from tests.docs.blocks import ROOT, blocks_of
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_its_first_screen_says_what_it_is_shows_it_and_has_two_commands() -> None:
+def test_its_first_screen_says_what_it_is_shows_it_and_how_to_get_and_install_it() -> None:
     first = next(blocks_of(README, "README.md"))
-    assert first.text.splitlines() == ["scripts/quickstart", "scripts/test"]
+    lines = [line.partition("  #")[0].strip() for line in first.text.splitlines()]
+    clone, *others = lines
+    assert clone.startswith("git clone ")
+    assert others == [
+        "scripts/quickstart",
+        "uv tool install . --constraints config/constraints.txt",
+    ]
     title, *before = [line for line in README.splitlines()[: first.line - 1] if line]
     assert title == "# omlx_server"
     assert before[0].startswith("A server for language models")
@@ -21,6 +27,8 @@ def test_its_first_screen_says_what_it_is_shows_it_and_has_two_commands() -> Non
 
 
 def test_ci_runs_the_test_command_that_it_names() -> None:
+    before, _, developers = README.partition("## For developers")
+    assert "scripts/test" in developers and "scripts/test" not in before
     run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert re.search(r"(?m)^scripts/test$", run)
 

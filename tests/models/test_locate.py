@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from omlx_server.errors import ModelUnavailable
-from omlx_server.models.locate import Located, find_installed, installed, locate
+from omlx_server.models.locate import (
+    Located,
+    bundled_directory,
+    find_installed,
+    installed,
+    locate,
+)
 from tests.models import fake_hub
 from tests.models.directories import Places
 from tests.models.fake_hub import HubAt
@@ -217,3 +223,10 @@ def test_a_directory_that_is_away_is_named(models: Path, tmp_path: Path) -> None
     with pytest.raises(ModelUnavailable) as failed:
         locate("nowhere", Places([Path("~/.cache/none/models"), models]))
     assert "can't be read" not in failed.value.hint
+
+
+def test_a_bundled_model_is_where_it_was_made_else_in_the_first_directory(tmp_path: Path) -> None:
+    places = Places([tmp_path / "new", tmp_path / "own"])
+    assert bundled_directory("Tiny", Path.is_dir, places) == tmp_path / "new" / "Tiny"
+    (tmp_path / "own" / "Tiny").mkdir(parents=True)
+    assert bundled_directory("Tiny", Path.is_dir, places) == tmp_path / "own" / "Tiny"

@@ -217,7 +217,7 @@ def test_what_requests_meet_at_the_door(place: Path) -> None:
         key = {"authorization": "Bearer second"}
         config.write(
             "[auth]\napi_keys = ['first', 'second']\n[sampling]\nmax_tokens = 3\n"
-            "[server]\nmax_body_bytes = 1024\ncors_origins = ['https://chat.example.org']\n",
+            "[server]\nmax_body_bytes = '1KiB'\ncors_origins = ['https://chat.example.org']\n",
             hang_up=True,
         )
         assert "first" not in config.said("settings: ")

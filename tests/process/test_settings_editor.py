@@ -88,6 +88,15 @@ def test_a_setting_that_is_a_secret_is_treated_as_one() -> None:
     assert not {one["key"] for one in listed} & set(SECRETS)
 
 
+@pytest.mark.parametrize("value", [3, "3", 3.0])
+def test_a_small_size_without_its_unit_is_refused_with_the_likely_meaning(
+    value: object, home: Path
+) -> None:
+    with pytest.raises(BadRequest, match=r"\(write 3(\.0)?GB or 3(\.0)?B\)"):
+        asyncio.run(editor(Applied()).change({"memory.limit": value}))
+    assert not (home / ".config").exists()
+
+
 def test_what_the_environment_sets_is_a_conflict(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

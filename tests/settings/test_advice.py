@@ -1,9 +1,12 @@
 """What is allowed and does nothing is warned of."""
 
+from pathlib import Path
+
 import pytest
 
 from omlx_server.settings import Settings, load, warnings
-from omlx_server.settings.advice import unknown_models
+from omlx_server.settings.advice import sources_in_words, unknown_models
+from tests.settings.reading import write
 
 
 def warned(**flags: str) -> list[str]:
@@ -44,10 +47,6 @@ def test_the_defaults_are_not_warned_of() -> None:
         (
             {"speculation__mode": "ngram", "speculation__draft_model": "small"},
             "speculation.mode is ngram, so this has no effect: speculation.draft_model",
-        ),
-        (
-            {"cache__cold_cache_max_bytes": "50"},
-            "cache.cold_cache_max_bytes is 50 bytes, which hold nothing: write the unit, as 50GB",
         ),
         (
             {"speculation__mode": "draft"},
@@ -94,3 +93,13 @@ def test_names_that_nobody_knows() -> None:
         "models.overrides: typo is not here",
         "models.pinned: away is not here",
     ]
+
+
+def test_the_sources_of_settings_are_named_with_what_wins(home: Path) -> None:
+    assert sources_in_words(load(None, {}, {})) == "no config file; defaults for all else"
+    file = write(home / "c.toml", "[server]\nport = 1\n")
+    loaded = load(file, {"memory.limit": "3GB"}, {"OMLX_SERVER__PORT": "2"})
+    assert sources_in_words(loaded) == (
+        f"config file {file}; flags: memory.limit; environment: OMLX_SERVER__PORT; "
+        "defaults for all else"
+    )

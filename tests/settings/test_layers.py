@@ -15,7 +15,7 @@ SAMPLES = {
     "server.max_body_bytes": ('"1MiB"', 2**20, "2MiB", "3000000"),
     "server.sse_ping_seconds": ("1.5", 1.5, "2", "3"),
     "auth.api_keys": ('["a"]', None, "b,c", '["d"]'),
-    "models.dirs": ('["/a"]', (Path("/a"),), "/b,/c", '["/d"]'),
+    "server.allowed_hosts": ('["a"]', ("a",), "b,c", '["d"]'),
     "models.use_hf_cache": ("false", False, "true", "no"),
     "scheduler.max_queue": ("5", 5, "6", "7"),
     "logging.level": ('"debug"', "debug", "error", "warning"),
@@ -56,7 +56,7 @@ def test_the_strongest_layer_wins_for_each_key(
 
 
 def test_layers_are_merged_key_by_key_not_table_by_table(home: Path) -> None:
-    path = write(home / "c.toml", "[server]\nport = 1\nmax_body_bytes = 5000\n")
+    path = write(home / "c.toml", "[server]\nport = 1\nmax_body_bytes = '5KB'\n")
     server = load(path, {"server.host": "::1"}, {"OMLX_SERVER__PORT": "2"}).settings.server
     assert (server.host, server.port, server.max_body_bytes) == ("::1", 2, 5000)
 

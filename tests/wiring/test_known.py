@@ -14,6 +14,11 @@ from tests.tiny_models import save_tiny
 from tests.vision_models import save_vision
 
 
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
 @pytest.fixture
 def known(tmp_path: Path) -> KnownModels:
     """Started with one model, and `org/other` is on the disk."""

@@ -18,7 +18,7 @@ from omlx_server.cli.shell.output import counted, show_json, visible
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import CacheSettings
-from omlx_server.settings.types import parse_size
+from omlx_server.settings.types import number_without_unit, parse_size
 from omlx_server.store.files import Files, NamespaceUse, StoredFile
 from omlx_server.store.inventory import (
     UNREADABLE,
@@ -89,8 +89,8 @@ def clear(cache: CacheSettings, *, model: str | None, yes: bool) -> int:
 
 def trim(cache: CacheSettings, *, to: str | None) -> int:
     target = cache.cold_cache_max_bytes if to is None else parse_size(to)
-    if not isinstance(target, int):
-        raise UsageError(f"--to {to}: expected a size", hint="for example --to 5GB")
+    if not isinstance(target, int) or number_without_unit(to):
+        raise UsageError(f"--to {to}: expected a size with its unit", hint="for example --to 5GB")
     with open_cold_tier(cache) as cold:
         blocks = cold.blocks()
         if not blocks:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from omlx_server import settings
-from omlx_server.cli.shell.options import check_model_overrides, load_settings
-from omlx_server.cli.shell.output import say, show_json, show_result
+from omlx_server.cli.shell.options import load_settings, model_override_problems
+from omlx_server.cli.shell.output import report_error, say, show_json, show_result
+from omlx_server.errors import ConfigError
 from omlx_server.settings.override_keys import find_override, is_override
 from omlx_server.settings.sections import SECTIONS
 from omlx_server.settings.types import format_size
@@ -39,15 +40,26 @@ def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) ->
 
 
 def validate(*, config: Path | None) -> int:
-    """Print warnings; raise ConfigError for what `serve` would refuse."""
+    """Print warnings, or all errors for which `serve` would refuse to start."""
+    errors: list[ConfigError] = settings.find_problems(config)
+    if errors:
+        return max([report_error(error) for error in errors])
     loaded = load_settings(config)
-    check_model_overrides(loaded.settings)
-    cache = loaded.settings.cache
-    if cache.remote and cache.has_cold:
-        scheme_of(cache.remote.reveal())
+    if errors := list(_later_problems(loaded.settings)):
+        return max([report_error(error) for error in errors])
     print_warnings(loaded)
     print(f"{loaded.source or 'No config file: the defaults and the environment'}: valid")
     return 0
+
+
+def _later_problems(values: settings.Settings) -> Iterator[ConfigError]:
+    """Yield what `serve` finds wrong once the settings are loaded."""
+    yield from model_override_problems(values)
+    if values.cache.remote and values.cache.has_cold:
+        try:
+            scheme_of(values.cache.remote.reveal())
+        except ConfigError as error:
+            yield error
 
 
 def value_in_force(dotted: str, loaded: settings.Loaded) -> object:

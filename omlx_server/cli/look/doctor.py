@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omlx_server.cli.launch.clients import CLIENTS
 from omlx_server.cli.server_client.http import NoAnswer, own_server
-from omlx_server.cli.shell.options import check_model_overrides, load_settings
+from omlx_server.cli.shell.options import check_model_overrides, load_settings, overrides_of
 from omlx_server.cli.shell.output import show_json
 from omlx_server.core.cluster.hosts import Host
 from omlx_server.doctor import memory, network, software, storage
@@ -24,7 +24,7 @@ from omlx_server.models.locate import Located
 from omlx_server.process.ports import next_free
 from omlx_server.service.managers import manager_here
 from omlx_server.service.steps import run_program
-from omlx_server.settings import Loaded, Settings
+from omlx_server.settings import Loaded, Settings, find_problems
 from omlx_server.settings.advice import unknown_models, warnings
 from omlx_server.settings.types import expanded, own_place
 from omlx_server.store.secret import SECRET
@@ -102,8 +102,10 @@ def _check_config(
     try:
         loaded = load_settings(config, sets, flags)
         check_model_overrides(loaded.settings)
-    except ConfigError as error:
-        yield fail("config", error.message, error.hint or "omlx-server config edit")
+    except ConfigError as first:
+        errors = find_problems(config, overrides_of(sets, flags))
+        for error in errors or [first]:
+            yield fail("config", error.message, error.hint or "omlx-server config edit")
         return Loaded(Settings(), None, {})
     models = loaded.settings.models
     problems = [*warnings(loaded), *unknown_models(models, _known_names(loaded.settings))]
@@ -160,7 +162,8 @@ def _find_model(name: str, settings: Settings, *, is_cpu: bool) -> Path | None:
     if own_model is None:
         located = locate.find_or_expect(name, settings.models)
         return located.path if located is not None else None
-    path = settings.models.dirs[0] / own_model.directory_name("f32" if is_cpu else "8bit")
+    name = own_model.directory_name("f32" if is_cpu else "8bit")
+    path = locate.bundled_directory(name, Path.is_dir, settings.models)
     if not path.is_dir():
         return None
     layout.check(path)

@@ -10,7 +10,7 @@ from omlx_server.cli.server_client.http import (
     HttpReply,
     ServerClient,
     is_local,
-    own_server,
+    running_server,
     server_of,
 )
 from omlx_server.cli.shell.output import say
@@ -36,7 +36,7 @@ def admin_server_of(
 
 
 def own_admin_server(settings: Settings) -> ServerClient:
-    return replace(own_server(settings), admin_token=read_admin_token())
+    return replace(running_server(settings), admin_token=read_admin_token())
 
 
 def post_and_wait(server: ServerClient, path: str, body: object) -> Mapping[str, Any]:

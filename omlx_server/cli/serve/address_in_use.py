@@ -4,9 +4,12 @@ import socket
 from dataclasses import dataclass
 from enum import Enum
 
-from msgspec.structs import replace
-
-from omlx_server.cli.server_client.http import NoAnswer, ServerClient, own_server
+from omlx_server.cli.server_client.http import (
+    ServerClient,
+    is_omlx_server,
+    own_server,
+    with_port,
+)
 from omlx_server.errors import UsageError
 from omlx_server.process import ports
 from omlx_server.settings import Settings
@@ -34,7 +37,7 @@ def find_address(settings: Settings) -> ListenAddress:
     host, port = settings.server.host, settings.server.port
     if settings.server.uds:  # a dead server's socket file is no problem
         server = own_server(settings)
-        listener = Listener.OURS if _is_omlx_server(server) else Listener.NOBODY
+        listener = Listener.OURS if is_omlx_server(server.url) else Listener.NOBODY
         return ListenAddress(0, server, listener)
     if port == 0:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -43,7 +46,7 @@ def find_address(settings: Settings) -> ListenAddress:
     address = _unused_address(settings, port)
     if ports.is_free(host, port):
         return address
-    listener = Listener.OURS if _is_omlx_server(address.server) else Listener.OTHER
+    listener = Listener.OURS if is_omlx_server(address.server.url) else Listener.OTHER
     return ListenAddress(port, address.server, listener)
 
 
@@ -57,13 +60,4 @@ def next_free(settings: Settings) -> ListenAddress:
 
 
 def _unused_address(settings: Settings, port: int) -> ListenAddress:
-    server = replace(settings.server, port=port)
-    return ListenAddress(port, own_server(replace(settings, server=server)))
-
-
-def _is_omlx_server(server: ServerClient) -> bool:
-    """Whether an omlx-server answers there, without a key."""
-    try:
-        return "status" in (server.get("/health/ready").json_object or {})
-    except NoAnswer:
-        return False
+    return ListenAddress(port, own_server(with_port(settings, port)))

@@ -81,6 +81,22 @@ FallbackOption = Annotated[
     list[str] | None,
     typer.Option("--fallback", hidden=True, help="As --set, where nothing else sets the key."),
 ]
+
+
+def _watch_stdin(is_wanted: bool) -> bool:
+    from omlx_server.cli.shell.ending import end_with_stdin
+
+    if is_wanted:
+        end_with_stdin()
+    return is_wanted
+
+
+UntilStdinEndsOption = Annotated[
+    bool,
+    typer.Option(
+        "--until-stdin-ends", hidden=True, callback=_watch_stdin, help="End when the parent does."
+    ),
+]
 DegradedOption = Annotated[
     bool,
     flag(
@@ -109,8 +125,9 @@ def up(
 
     \b
     A server that runs already at the configured address is used as it is. Where another program
-    has the port, the next free one is taken. On a terminal of a desktop its page is opened.
-    Serves until Ctrl-C. With --once the exit code says whether the answers came.
+    has the port, the next free one is taken, where `chat`, `status` and others find it. On a
+    terminal of a desktop its page is opened. Serves until Ctrl-C. With --once
+    the exit code says whether the answers came.
     """
     from omlx_server.cli.serve.up import UpOptions, run
 
@@ -137,6 +154,7 @@ def serve(
     fallbacks: FallbackOption = None,
     dry_run: DryRunOption = False,
     degraded: DegradedOption = False,
+    until_stdin_ends: UntilStdinEndsOption = False,
 ) -> int:
     """Serve a model over the OpenAI API until Ctrl-C.
 
@@ -150,8 +168,7 @@ def serve(
 
     \b
     Any OpenAI client then connects to http://127.0.0.1:8000/v1, and with --host 0.0.0.0 from other
-    machines with the key (the log says where). A flag wins over OMLX_SERVER__PORT, that over the
-    config file. Ctrl-C or SIGTERM lets running answers finish; a second one ends at once.
+    machines with the key. Ctrl-C or SIGTERM lets running answers finish; a second ends at once.
     """
     from omlx_server.cli.serve.serve import run
 

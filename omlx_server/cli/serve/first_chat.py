@@ -10,6 +10,7 @@ FOLLOW_UP = "Name one famous building there."
 # The most tokens of an answer. A model that thinks needs more to come to its answer.
 _STARTER_TOKENS = 64
 _MOST_TOKENS = 512
+_CLEARLY_SHORTER = 0.8
 
 
 def ask_twice(client: ChatClient, model: str) -> None:
@@ -23,15 +24,17 @@ def ask_twice(client: ChatClient, model: str) -> None:
         {"role": "user", "content": FOLLOW_UP},
     ]
     second_answer = _ask(client, model, messages)
-    print(
-        "\nThe second request repeats the first and adds a turn. "
-        f"Of its {second_answer.prompt_tokens} prompt tokens {second_answer.cached_tokens} "
-        f"came from the cache{_ratio_in_words(first_answer, second_answer)}."
-    )
+    if second_answer.cached_tokens:
+        print(
+            "\nThe second request repeats the first and adds a turn. "
+            f"Of its {second_answer.prompt_tokens} prompt tokens {second_answer.cached_tokens} "
+            f"came from the cache{_ratio_in_words(first_answer, second_answer)}."
+        )
 
 
 def _ratio_in_words(first_answer: TimedAnswer, second_answer: TimedAnswer) -> str:
-    if not first_answer.first_token_at:
+    """Compare the waits for a first token, if the second is clearly shorter."""
+    if second_answer.first_token_at > _CLEARLY_SHORTER * first_answer.first_token_at:
         return ""
     ratio = second_answer.first_token_at / first_answer.first_token_at
     return f";\nits first token took {ratio:.2f} times as long as that of the first"

@@ -19,11 +19,20 @@ from omlx_server.cli.models.choice import choose
 from omlx_server.cli.serve import address_in_use
 from omlx_server.cli.serve.address_in_use import ListenAddress, Listener
 from omlx_server.cli.serve.first_chat import ask_twice
-from omlx_server.cli.server_client.http import ServerClient, local_url, socket_of
+from omlx_server.cli.serve.serve import check_start
+from omlx_server.cli.server_client.http import (
+    ServerClient,
+    is_omlx_server,
+    local_url,
+    own_server,
+    socket_of,
+    with_port,
+)
+from omlx_server.cli.server_client.moved import announcing, moved_ports
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.talk.client import ChatClient, served_models
 from omlx_server.errors import OmlxError, Unavailable
-from omlx_server.settings import Loaded
+from omlx_server.settings import Loaded, Settings
 from omlx_server.settings.types import expanded
 
 _SSH_VARIABLES = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
@@ -73,18 +82,27 @@ class UpOptions:
 def run(options: UpOptions, *, port: str | None) -> int:
     loaded = load_settings(options.config, options.sets, {"server.port": port})
     address = address_in_use.find_address(loaded.settings)
-    if address.listener is Listener.NOBODY:
-        return _start_server(loaded, address, options)
     listener = "Another program"
-    if address.listener is Listener.OURS:
-        with ChatClient(address.server) as client:
+    for server in _running_servers(loaded.settings, address):
+        with ChatClient(server) as client:
             served = served_models(client)
         if not options.model or options.model in served:
-            return _use_running(address.server, options.model or served[0], options)
-        listener = f"A server of {served[0]}"
+            return _use_running(server, options.model or served[0], options)
+        if server == address.server:
+            listener = f"A server of {served[0]}"
+    if address.listener is Listener.NOBODY:
+        return _start_server(loaded, address, options)
     free_address = address_in_use.next_free(loaded.settings)
-    print(f"{listener} has port {address.port}; taking {free_address.port}.", flush=True)
-    return _start_server(loaded, free_address, options)
+    moving = f"{listener} has port {address.port}; taking {free_address.port}."
+    with announcing(address.port, free_address.port):
+        return _start_server(loaded, free_address, options, moving)
+
+
+def _running_servers(settings: Settings, address: ListenAddress) -> list[ServerClient]:
+    """Return our servers at the configured address and at the ports to which `up` moved."""
+    servers = [address.server] if address.listener is Listener.OURS else []
+    moved = [own_server(with_port(settings, port)) for port in moved_ports(address.port)]
+    return servers + [server for server in moved if is_omlx_server(server.url)]
 
 
 def _use_running(server: ServerClient, model: str, options: UpOptions) -> int:
@@ -96,12 +114,18 @@ def _use_running(server: ServerClient, model: str, options: UpOptions) -> int:
     return 0
 
 
-def _start_server(loaded: Loaded, address: ListenAddress, options: UpOptions) -> int:
+def _start_server(
+    loaded: Loaded, address: ListenAddress, options: UpOptions, moving: str = ""
+) -> int:
+    """Start a server, whose model is checked first; `moving` says why it is at another port."""
     settings, model = loaded.settings, options.model
-    if not model:
-        choice = choose(settings)
-        model = choice.name
+    choice = None if model else choose(settings)
+    model = choice.name if choice else model
+    check_start(settings, model)
+    if choice:
         print(f"Model: {choice.name} ({choice.why})", flush=True)
+    if moving:
+        print(moving, flush=True)
     print(f"Starting {model} on {address.server.url} ...", flush=True)
     arguments = _serve_arguments(model, address, options)
     grace_seconds = settings.server.shutdown_grace_seconds
@@ -134,7 +158,7 @@ def _serve_arguments(model: str, address: ListenAddress, options: UpOptions) -> 
         words += ["--config", str(options.config)]
     for assignment in options.sets:
         words += ["--set", assignment]
-    return [*words, "--fallback", "logging.level=warning"]
+    return [*words, "--until-stdin-ends", "--fallback", "logging.level=warning"]
 
 
 def _served_name(served: Sequence[str], model: str) -> str:
@@ -198,12 +222,13 @@ def _server_process(
     program: Sequence[str], arguments: Sequence[str], grace_seconds: float
 ) -> Iterator[ServerProcess]:
     """Start the server, and end it with the `with`, when running answers get the grace. From here
-    on SIGTERM and SIGHUP raise KeyboardInterrupt."""
+    on SIGTERM and SIGHUP raise KeyboardInterrupt. If this process is killed, the server's standard
+    input ends, and so does the server."""
     # SIGINT too: a shell that starts us in the background has it ignored.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     server = subprocess.Popen(
-        [*program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, process_group=0
+        [*program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=0
     )
     try:
         yield server
@@ -230,3 +255,5 @@ def _end_process(server: ServerProcess, grace_seconds: float) -> None:
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         server.kill()
         server.wait()
+    if server.stdin:
+        server.stdin.close()

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec import structs
+
+from omlx_server.cli.server_client.moved import moved_ports
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Settings
@@ -191,7 +194,28 @@ def server_of(
         )
     if url:
         return server_at(url, api_key)
-    return own_server(load_settings(config, sets).settings, api_key)
+    return running_server(load_settings(config, sets).settings, api_key)
+
+
+def running_server(settings: Settings, api_key: str = "") -> ServerClient:
+    """Return `own_server`, or the server that `up` started beside another program's."""
+    usual = own_server(settings, api_key)
+    ports = [] if settings.server.uds else moved_ports(settings.server.port)
+    if not ports or is_omlx_server(usual.url):
+        return usual
+    return own_server(with_port(settings, ports[0]), api_key)
+
+
+def with_port(settings: Settings, port: int) -> Settings:
+    return structs.replace(settings, server=structs.replace(settings.server, port=port))
+
+
+def is_omlx_server(url: str) -> bool:
+    """Whether an omlx-server answers there; it is given no key."""
+    try:
+        return "status" in (ServerClient(url, is_own=True).get("/health/ready").json_object or {})
+    except NoAnswer:
+        return False
 
 
 def own_server(settings: Settings, api_key: str = "") -> ServerClient:

@@ -1,11 +1,13 @@
-"""How the program ends: at SIGTERM, by a bug, and when its output can't be written."""
+"""How the program ends: at SIGTERM, with its parent, by a bug, and when its output can't be
+written."""
 
 import errno
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -56,3 +58,15 @@ def on_sigterm(handler: Callable[[int, FrameType | None], None]) -> Iterator[Non
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def end_with_stdin() -> None:
+    """Send SIGTERM to this process when its standard input ends, as it does with the parent."""
+    threading.Thread(target=_await_end, name="stdin", daemon=True).start()
+
+
+def _await_end() -> None:
+    with suppress(OSError):
+        while os.read(0, 1024):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,10 +1,10 @@
 """Loads the settings of a command with its flags and --set options, and checks overrides."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from omlx_server import settings
-from omlx_server.errors import UsageError
+from omlx_server.errors import ConfigError, UsageError
 from omlx_server.settings import Settings
 
 
@@ -32,15 +32,25 @@ def _split_assignment(text: str) -> tuple[str, str]:
 
 def check_model_overrides(settings: Settings) -> None:
     """Check the models' overrides as `serve` does. Raises ConfigError."""
-    from omlx_server.wiring.overrides.names import check_overrides
+    for error in model_override_problems(settings):
+        raise error
 
-    check_overrides(settings)
-    check_chat_templates(settings)
+
+def model_override_problems(settings: Settings) -> Iterator[ConfigError]:
+    from omlx_server.wiring.overrides.names import name_problems
+
+    yield from name_problems(settings)
+    yield from _template_problems(settings)
 
 
 def check_chat_templates(settings: Settings) -> None:
     """Check chat templates. Raises ConfigError."""
-    if any(override.chat_template for override in settings.models.overrides.values()):
-        from omlx_server.wiring.overrides.templates import check_templates
+    for error in _template_problems(settings):
+        raise error
 
-        check_templates(settings)
+
+def _template_problems(settings: Settings) -> Iterator[ConfigError]:
+    if any(override.chat_template for override in settings.models.overrides.values()):
+        from omlx_server.wiring.overrides.templates import template_problems
+
+        yield from template_problems(settings)

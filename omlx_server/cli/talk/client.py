@@ -16,6 +16,7 @@ from omlx_server.errors import OmlxError, UsageError
 
 Message = Mapping[str, Any]
 _JSON = {"Content-Type": "application/json"}
+_LEAST_TIMED_TOKENS = 8  # fewer say nothing of the speed
 _OWN_SERVER = "omlx_server"  # the owner of models that this program serves
 
 
@@ -53,9 +54,9 @@ class TimedAnswer:
 
     @property
     def tokens_per_second(self) -> float:
-        """The speed of decoding, without the first token; 0 if it can't be measured."""
-        seconds = self.last_token_at - self.first_token_at
-        return max(0, self.completion_tokens - 1) / seconds if seconds > 0 else 0.0
+        """The speed of decoding, without the first token; 0 for too few tokens."""
+        seconds, tokens = self.last_token_at - self.first_token_at, self.completion_tokens - 1
+        return tokens / seconds if seconds > 0 and tokens >= _LEAST_TIMED_TOKENS else 0.0
 
     def add_event(self, event: Mapping[str, Any], now: float) -> Iterator[tuple[str, str]]:
         """Add an event of the stream, which comes at `now`; yield its thoughts and texts."""
@@ -138,7 +139,7 @@ class ChatClient:
             return list(by_id.values())
 
     def ask(
-        self, model: str, messages: Sequence[Message], screen: AnswerScreen, **fields: float | str
+        self, model: str, messages: Sequence[Message], screen: AnswerScreen, **fields: object
     ) -> TimedAnswer:
         """Print the answer on `screen` as it comes. Raises OmlxError, and Stopped at Ctrl-C."""
         body = {

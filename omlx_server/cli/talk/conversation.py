@@ -30,15 +30,19 @@ class Conversation:
         self.model = model
         self.system = system
         self.preset = ""
-        self.max_tokens = fields.get("max_tokens")
         self.pending_images: list[Image] = []
         self.dropped_messages = 0
         self.client = client
-        self._fields: dict[str, float | str] = {**fields}
+        self.fields: dict[str, object] = {**fields}
         self._make_screen = make_screen
         self._turns: list[Message] = []  # all but the system message
         # If the last question has no answer: the turns before it, and the question.
         self._unanswered: tuple[list[Message], Message] | None = None
+
+    @property
+    def max_tokens(self) -> float | None:
+        value = self.fields.get("max_tokens")
+        return value if isinstance(value, int | float) else None
 
     @property
     def messages(self) -> list[Message]:
@@ -49,7 +53,7 @@ class Conversation:
 
     def drop_oldest_turns(self) -> None:
         """Let the server leave out the oldest turns, many at once, when the context is full."""
-        self._fields["context_overflow"] = "rolling"
+        self.fields["context_overflow"] = "rolling"
 
     def choose_preset(self, name: str) -> list[str]:
         """Use this preset from now on, and return all. Raises UsageError for an unknown one."""
@@ -94,7 +98,7 @@ class Conversation:
     def _ask(self, earlier: list[Message], question: Message) -> TimedAnswer:
         self._unanswered = earlier, question
         turns = [*earlier, question]
-        fields = self._fields | ({"preset": self.preset} if self.preset else {})
+        fields = self.fields | ({"preset": self.preset} if self.preset else {})
         messages = [*self._system_messages(), *turns]
         text = ""
         try:

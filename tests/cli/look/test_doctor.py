@@ -95,7 +95,7 @@ def test_a_model_that_is_broken_or_too_large(home: Path) -> None:
     code, rows = doctor_says("--set", f"models.default={model}")
     assert (code, rows["model"]["level"]) == (1, "fail")
     (model / "model.safetensors").write_bytes(no_tensors(2000))
-    code, rows = doctor_says("--set", f"models.default={model}", "--set", "memory.limit=1000")
+    code, rows = doctor_says("--set", f"models.default={model}", "--set", "memory.limit=1000B")
     assert (code, rows["weights"]["level"]) == (1, "fail")
     assert doctor_says("--set", f"models.default={model}")[0] == 0
     code, rows = doctor_says("--set", "models.default=/no/such/model")

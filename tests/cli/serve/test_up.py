@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -22,6 +23,10 @@ from omlx_server.cli.app import app
 from omlx_server.cli.models import choice
 from omlx_server.cli.serve import address_in_use, up
 from omlx_server.cli.serve.address_in_use import Listener
+from omlx_server.cli.serve.first_chat import ask_twice
+from omlx_server.cli.server_client.http import running_server, server_at
+from omlx_server.cli.server_client.moved import announcing, moved_ports
+from omlx_server.cli.talk.client import ChatClient, TimedAnswer
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.models.locate import installed
 from omlx_server.process import ports
@@ -124,8 +129,45 @@ def test_a_server_that_was_asked_for_wrongly_has_said_why(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     program = (sys.executable, "-c", "import sys; sys.stderr.write('mine\\n'); sys.exit(2)")
-    assert start("nonsense", program=program) == 2
+    assert start("org/nonsense", program=program) == 2
     assert capfd.readouterr().err == "mine\n"
+
+
+@pytest.mark.parametrize("model", ["nope", ""])
+def test_a_model_that_is_none_is_told_before_anything_else(
+    model: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMLX_MODELS__DEFAULT", "nope")
+    with paced() as other, pytest.raises(UsageError, match="There is no model 'nope'"):
+        start(model, port=str(other.server_port))
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        ((2.0, 0), (1.0, 0), ""),
+        ((2.0, 0), (1.9, 20), "Of its 30 prompt tokens 20 came from the cache.\n"),
+        ((2.0, 0), (0.5, 20), "its first token took 0.25 times as long as that of the first.\n"),
+        ((0.0, 0), (0.5, 20), "Of its 30 prompt tokens 20 came from the cache.\n"),
+    ],
+)
+def test_only_a_figure_that_is_one_is_told(
+    first: tuple[float, int],
+    second: tuple[float, int],
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    answers = iter(
+        [TimedAnswer("Paris", at, at, 30, 5, cached_tokens=n) for at, n in (first, second)]
+    )
+    with ChatClient(server_at("http://127.0.0.1:9", "")) as client:
+        monkeypatch.setattr(client, "ask", lambda *_, **__: next(answers))
+        ask_twice(client, "starter")
+    out = capfd.readouterr().out
+    assert out.endswith(says) and ("The second request" in out) == bool(says)
+    assert "tok/s" not in out, "five tokens have no speed"
 
 
 def test_another_model_may_say_what_it_likes(
@@ -141,11 +183,13 @@ def test_the_child_is_given_what_the_user_said(tmp_path: Path) -> None:
     told, config = tmp_path / "told", tmp_path / "mine.toml"
     config.touch()
     code = f"import sys; open({str(told)!r}, 'w').write(repr(sys.argv[1:])); sys.exit(2)"
-    start("m", config=config, sets=["cache.enabled=false"], program=(sys.executable, "-c", code))
+    start(
+        "org/m", config=config, sets=["cache.enabled=false"], program=(sys.executable, "-c", code)
+    )
     words = told.read_text()
-    assert words.startswith("['serve', 'm', '--port', '")
+    assert words.startswith("['serve', 'org/m', '--port', '")
     assert f"'--config', '{config}', '--set', 'cache.enabled=false'" in words
-    assert words.endswith("'--fallback', 'logging.level=warning']")
+    assert words.endswith("'--until-stdin-ends', '--fallback', 'logging.level=warning']")
 
 
 def test_a_key_is_used_and_never_shown(
@@ -178,10 +222,10 @@ def test_one_that_does_not_serve_the_model_keeps_its_port(
     server_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     port = int(port_of(server_url))
-    start("mine", port=str(port), program=(sys.executable, "-c", "import sys; sys.exit(2)"))
+    start("org/mine", port=str(port), program=(sys.executable, "-c", "import sys; sys.exit(2)"))
     out = capfd.readouterr().out
     assert f"A server of starter has port {port}; taking " in out
-    assert f"Starting mine on http://127.0.0.1:{port} " not in out
+    assert f"Starting org/mine on http://127.0.0.1:{port} " not in out
 
 
 def test_the_port_of_another_program_is_passed_by(capfd: pytest.CaptureFixture[str]) -> None:
@@ -190,6 +234,44 @@ def test_the_port_of_another_program_is_passed_by(capfd: pytest.CaptureFixture[s
     out = capfd.readouterr().out
     assert f"Another program has port {other.server_port}; taking " in out
     assert f":{other.server_port} " not in out
+
+
+def test_a_server_that_has_moved_is_found_until_its_up_ends(
+    server_url: str, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    port = int(port_of(server_url))
+    with paced() as other:
+        taken = other.server_port
+        settings = settings_with(port=str(taken))
+        assert running_server(settings).url == other.url
+        with announcing(taken, port):
+            assert running_server(settings).url == server_url
+            sets = ["--set", f"server.port={taken}"]
+            assert f"{server_url}: " in CliRunner().invoke(app, ["status", *sets]).stdout
+            config = home / "c.toml"
+            config.write_text(f"[server]\nport = {taken}\n")
+            words = ["chat", "--config", str(config), "--once", "hello"]
+            assert CliRunner().invoke(app, words).stdout == "It is Paris.\n"
+            words = ["launch", "claude", "--print", "--config", str(config)]
+            assert server_url in CliRunner().invoke(app, words).stdout
+            assert start("starter", port=str(taken), program=("false",)) == 0
+            assert f"A server runs already at {server_url}." in capfd.readouterr().out
+        assert running_server(settings).url == other.url
+        trace = home / f".local/state/omlx_server/moved/{taken}-{port}"
+        trace.touch()  # of a killed one
+        assert running_server(settings).url == other.url
+
+
+def test_a_server_at_the_configured_port_goes_before_one_that_has_moved(server_url: str) -> None:
+    port = port_of(server_url)
+    with announcing(int(port), 9):
+        assert running_server(settings_with(port=port)).url == server_url
+
+
+def test_without_a_place_for_traces_a_server_moves_all_the_same(home: Path) -> None:
+    (home / ".local").touch()
+    with announcing(8000, 8001):
+        assert moved_ports(8000) == []
 
 
 def test_doors() -> None:
@@ -363,6 +445,22 @@ def test_a_real_server_answers(tmp_path: Path) -> None:
     assert "any OpenAI client; model tiny" in done.stdout
     (cached,) = re.findall(r"prompt tokens (\d+) came from the cache", done.stdout)
     assert int(cached) > 0
+
+
+def test_a_killed_up_takes_its_server_with_it(tmp_path: Path) -> None:
+    vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
+    model = makers.save(tmp_path / "models" / "tiny", "byte_level", CHATML)
+    save_tiny(model, "llama", vocab_size=vocab)
+    sets = "--set memory.activation_reserve=64MB --set cache.hot_cache_only=true"
+    with process(f"up {model} --port 0 {sets}", *up.PROGRAM) as running:
+        out = read_until(running, "Serving until Ctrl-C")
+        (url,) = re.findall(r"Starting .* on (\S+) \.\.\.", out)
+        (server,) = psutil.Process(running.pid).children()
+        assert httpx.get(f"{url}/health/ready", trust_env=False).is_success
+        running.kill()
+        server.wait(60)
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/health/ready", trust_env=False)
 
 
 # --- scripts/quickstart --------------------------------------------------------------------------

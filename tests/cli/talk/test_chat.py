@@ -69,7 +69,11 @@ def test_what_could_be_said_is_listed_on_demand(server_url: str) -> None:
         ("/new!", "/new!: no such command\nhint: did you mean /new? /help lists all\n"),
         ("/images of cats?", "/images: no such command\nhint: did you mean /image? "),
         ("/savee x.json", "/savee: no such command\nhint: did you mean /save? "),
-        ("/set system hi", "/set: no such command\nhint: /system TEXT sets the system message; "),
+        ("/set system hi", "system: no such parameter\nhint: /system TEXT sets the system message"),
+        ("/set temprature 1", "temprature: no such parameter\nhint: did you mean temperature?\n"),
+        ("/set parameter x", "x: no such parameter\nhint: there are temperature, top_p, top_k, "),
+        ("/set temperature hot", 'temperature: expected a number from 0 to 2, not "hot"\n'),
+        ("/set top_p 1.5", 'top_p: expected a number above 0 up to 1, not "1.5"\n'),
         ("/show info", "/show: no such command\nhint: `omlx-server show NAME` tells all of a "),
         ("/exit now", "/exit takes no argument\nhint: /help lists all\n"),
         ("/? shortcuts", "/? takes no argument\nhint: /help lists all\n"),
@@ -327,6 +331,7 @@ def test_speed_is_of_the_decode_alone() -> None:
     assert answer.tokens_per_second == 5.0
     assert TimedAnswer("", 2.0, 2.0, 1, 1, 0).tokens_per_second == 0.0
     assert TimedAnswer("", 2.0, 4.0, 1, 0, 0).tokens_per_second == 0.0
+    assert TimedAnswer("", 2.0, 4.0, 1, 8, 0).tokens_per_second == 0.0  # too few to tell
 
 
 def test_an_answer_at_one_moment_has_no_speed_to_tell() -> None:

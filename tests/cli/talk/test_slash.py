@@ -149,6 +149,22 @@ def test_the_system_message_and_the_model_can_be_changed(server_url: str) -> Non
     assert said.stderr.splitlines()[-1] == "* starter"
 
 
+def test_parameters_of_answers_can_be_set(server_url: str) -> None:
+    lines = ["/set", "/set temperature 0.5", "/set parameter seed 7", "/set stop a,b", "repeat"]
+    lines += ["/set", "/set temperature", "/set temperature -", "/set max_tokens 9", "repeat"]
+    said = chat(server_url, "\n".join([*lines, ""]), "--max-tokens", "5", "--temperature", "0")
+    first, second = [json.loads(x) for x in said.stdout.splitlines() if x.startswith("{")]
+    names = ("temperature", "seed", "stop", "max_tokens")
+    assert [first.get(name) for name in names] == [0.5, 7, ["a", "b"], 5]
+    assert [second.get(name) for name in names] == [None, 7, ["a", "b"], 9]
+    assert [x for x in said.stderr.splitlines() if " tokens" not in x] == [
+        *("[temperature: 0.0]", "[max_tokens: 5]"),
+        *("[temperature: 0.5]", "[seed: 7]", '[stop: ["a", "b"]]'),
+        *("[temperature: 0.5]", "[max_tokens: 5]", "[seed: 7]", '[stop: ["a", "b"]]'),
+        *("[temperature: 0.5]", "[temperature: the server's]", "[max_tokens: 9]"),
+    ]
+
+
 class _Listing(JsonHandler):
     def do_GET(self) -> None:
         roots = {"org/a": "org/a", "b": "org/b", "a": "org/a", "small": "org/a", "c": None}

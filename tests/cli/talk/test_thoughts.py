@@ -46,7 +46,7 @@ def test_thoughts_are_counted(thinker: ServerProcess) -> None:
     ("most", "says", "counts"),
     [
         (1, "[cut at 1 token, before it came to an answer: ", " s, 1 token (thought for 1 token, "),
-        (3, "[cut at 3 tokens, before it came to an answer: ", "/s, 3 tokens (thought for 3 t"),
+        (3, "[cut at 3 tokens, before it came to an answer: ", " s, 3 tokens (thought for 3 t"),
         (40, "[cut at 40 tokens: ", "/s, 40 tokens (thought for "),
     ],
 )

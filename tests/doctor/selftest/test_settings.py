@@ -69,7 +69,7 @@ def test_memory_that_is_set_aside_by_hand(model: Path, tmp_path: Path) -> None:
     memory = {"activation_reserve": "512MB"}
     found = checked(model, settings_for(tmp_path, memory=memory), LITTLE)["memory"].finding
     assert (found.level, "by memory.activation_reserve" in found.says) == (Level.OK, True)
-    memory = {"activation_reserve": "1000"}
+    memory = {"activation_reserve": "1000B"}
     found = checked(model, settings_for(tmp_path, memory=memory), LITTLE)["memory"].finding
     assert found.level is Level.FAIL
 
@@ -96,7 +96,10 @@ def test_nothing_of_the_users_is_touched(model: Path, tmp_path: Path) -> None:
         ("starter", "starter is not here yet"),
     ],
 )
-def test_a_model_that_is_not_here_is_not_downloaded(name: str, words: str, tmp_path: Path) -> None:
+def test_a_model_that_is_not_here_is_not_downloaded(
+    name: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ModelUnavailable, match=words):
         find_subject(name, settings_for(tmp_path))
 
@@ -108,4 +111,4 @@ def test_a_model_that_can_not_be_loaded_is_told_in_one_line(model: Path, tmp_pat
         checked(broken, settings_for(tmp_path))
     assert "\n" not in told.value.message
     with pytest.raises(OmlxError, match="the weights take"):
-        checked(model, settings_for(tmp_path, memory={"limit": "1000"}))
+        checked(model, settings_for(tmp_path, memory={"limit": "1000B"}))

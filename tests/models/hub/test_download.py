@@ -59,8 +59,9 @@ def models_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 
 def test_a_connection_that_breaks_is_taken_up_where_it_broke(
-    models_dir: Path | None, hub_at: HubAt
+    models_dir: Path | None, hub_at: HubAt, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "omlx_server")
     faults, seen = Faults(cuts=[700_000, 200_000]), Seen()
     with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, asked):
         hub_at(address)
@@ -73,6 +74,8 @@ def test_a_connection_that_breaks_is_taken_up_where_it_broke(
     assert done.fetched_bytes == len(WEIGHTS)
     assert seen.stages() == ["download", "verify"]
     assert seen.updates[-1] == ("verify", len(WEIGHTS), len(WEIGHTS))
+    (named,) = [one.getMessage() for one in caplog.records if one.name.startswith("omlx_server")]
+    assert named == f"downloading {REPO}, 3 MB, from the hub"
 
 
 def test_a_later_run_goes_on_where_an_earlier_one_gave_up(
