@@ -110,7 +110,7 @@ def test_a_restart_goes_on_with_the_day_and_a_spent_one_writes_nothing(
     settings: tuple[str, ...], again: Path
 ) -> None:
     before = len(stored(again))
-    small = "cache.cold_writes_per_day=1"
+    small = "cache.cold_writes_per_day=1B"
     with serving("org/tiny", again, *settings, small) as server:
         told = metrics(server)
         assert told["omlx_cache_written_today_bytes"] > 0 == told["omlx_cache_written_bytes_total"]

@@ -191,7 +191,7 @@ def test_who_has_no_key_is_told_whether_it_lives_and_no_more(
         return found
 
     assert told() == told(authorization="Bearer wrong") == {"status": "ok"}
-    whole = {"status", "engines", "loaded", "memory", "config"}
+    whole = {"status", "engines", "loaded", "memory", "config", "device_errors"}
     assert set(told(authorization=f"Bearer {TWO}")) == whole
     assert set(told(**{"x-admin-token": ADMIN_TOKEN})) == whole
 
