@@ -22,7 +22,7 @@ class Clock:
     def __init__(self, source: Callable[[], float] = time.monotonic) -> None:
         self._source = source
         self._lock = threading.Lock()
-        self._last_look: float | None = None
+        self._last_look: float | None = None  # while it ticks
         self._left_out = 0.0
 
     def now(self) -> float:
@@ -56,6 +56,7 @@ class Alarm:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
         self._loop, self._call, self._end = loop, call, 0.0
+        self.has_rung = False
         self._handle: asyncio.TimerHandle | None = None
 
     @property
@@ -65,32 +66,32 @@ class Alarm:
     def start(self, seconds: float) -> None:
         self.stop()
         self._end = now() + seconds
-        self._handle = self._loop.call_later(seconds, self._ring)
+        self._ring_when_due()
 
     def stop(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
-    def _ring(self) -> None:
+    def _ring_when_due(self) -> None:
         seconds_left = self._end - now()
         if seconds_left > _SLACK_SECONDS:
-            self._handle = self._loop.call_later(seconds_left, self._ring)
+            self._handle = self._loop.call_later(seconds_left, self._ring_when_due)
         else:
-            self._handle = None
+            self._handle, self.has_rung = None, True
             self._call()
 
 
 @asynccontextmanager
-async def timeout(seconds: float | None) -> AsyncIterator[None]:
-    """Raise TimeoutError after `seconds` of this clock; None for never."""
+async def timeout(seconds: float | None) -> AsyncIterator[Alarm]:
+    """Raise TimeoutError after `seconds` of this clock; None for never. Its alarm may be started
+    anew."""
     loop = asyncio.get_running_loop()
-    is_over = seconds is not None and seconds <= 0
-    async with asyncio.timeout(0 if is_over else None) as deadline:
+    async with asyncio.timeout(None) as deadline:
         alarm = Alarm(loop, lambda: deadline.reschedule(loop.time()))
-        if seconds is not None and not is_over:
+        if seconds is not None:
             alarm.start(seconds)
         try:
-            yield
+            yield alarm
         finally:
             alarm.stop()

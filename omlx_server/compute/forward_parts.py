@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import cycle
 from typing import Any
 
 import mlx.core as mx
@@ -11,7 +12,7 @@ from mlx.utils import tree_flatten
 
 from omlx_server.compute.architectures.pair import members
 from omlx_server.compute.hardware import device
-from omlx_server.compute.kv import dispatch
+from omlx_server.compute.kv.dispatch import Dispatch
 from omlx_server.core.dispatch_limit import DispatchLimit, DispatchParts
 from omlx_server.core.step import Chunk
 
@@ -30,8 +31,6 @@ class ForwardParts:
 
     def of_chunks(self, chunks: Sequence[Chunk]) -> AbstractContextManager[None]:
         """Submit the forward within in parts."""
-        if self.limit is None:
-            return nullcontext()
         return self.of_rows([(len(chunk.tokens), chunk.start) for chunk in chunks])
 
     def of_rows(self, rows: Sequence[tuple[int, int]]) -> AbstractContextManager[None]:
@@ -59,35 +58,29 @@ class ForwardParts:
         because Python looks it up there."""
         calls = {layer: layer.__call__ for layer in self._layer_classes}
         inherited = [layer for layer in calls if "__call__" not in vars(layer)]
-        launcher = _Launcher(parts.layers)
+        is_last = cycle([*[False] * (parts.layers - 1), True])
         try:
             for layer, call in calls.items():
-                layer.__call__ = launcher.launching(call)  # type: ignore[method-assign]
-            with dispatch.keys_at_once(parts.keys):
-                yield
+                layer.__call__ = _launching(call, is_last)  # type: ignore[method-assign]
+            Dispatch.keys_at_once = parts.keys
+            yield
         finally:
+            Dispatch.keys_at_once = None
             for layer, call in calls.items():
-                if layer in inherited:
-                    del layer.__call__
-                else:
-                    layer.__call__ = call  # type: ignore[method-assign]
+                layer.__call__ = call  # type: ignore[method-assign]
+            for layer in inherited:
+                del layer.__call__
 
 
-class _Launcher:
-    def __init__(self, layers: int) -> None:
-        self._layers = layers
-        self._count = 0
+def _launching(call: Callable[..., Any], is_last: Iterator[bool]) -> Callable[..., Any]:
+    def launch_last(*args: Any, **options: Any) -> Any:
+        output = call(*args, **options)
+        if next(is_last):
+            leaves = dict(tree_flatten([output])).values()
+            device.launch(*(leaf for leaf in leaves if isinstance(leaf, mx.array)))
+        return output
 
-    def launching(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def launch_some(*args: Any, **options: Any) -> Any:
-            output = call(*args, **options)
-            self._count += 1
-            if self._count % self._layers == 0:
-                leaves = dict(tree_flatten([output])).values()
-                device.launch(*(leaf for leaf in leaves if isinstance(leaf, mx.array)))
-            return output
-
-        return launch_some
+    return launch_last
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:

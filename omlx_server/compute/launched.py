@@ -49,10 +49,6 @@ class ChunksLaunched:
     def tokens(self) -> int:
         return sum(len(chunk.tokens) for chunk in self.chunks)
 
-    def note_starved(self, chunks: Sequence[Chunk], fault: DeviceFault) -> None:
-        self.starved += chunks
-        self.fault = fault
-
     def wait(self) -> None:
         if self.last is not None:
             device.wait_for(self.last)

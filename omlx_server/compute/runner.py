@@ -258,7 +258,8 @@ class ModelRunner:
                 chunks = [chunk for chunk in step.chunks if chunk.prefill == restore.prefill]
                 fault = fault_of(caches.error)
                 if fault in OUT_OF_MEMORY:
-                    launched.note_starved(chunks, fault)
+                    launched.starved += chunks
+                    launched.fault = fault
                 elif fault is not None:
                     raise caches.error
                 else:
@@ -295,7 +296,8 @@ class ModelRunner:
         fault = fault_of(prefilled.error)
         if fault in OUT_OF_MEMORY:
             self._prefiller.fail([chunk.prefill for chunk in group], together=False)
-            launched.note_starved(group, fault)
+            launched.starved += group
+            launched.fault = fault
         elif fault is not None:
             raise prefilled.error  # the device failed, perhaps in earlier work
         elif len(group) > 1:

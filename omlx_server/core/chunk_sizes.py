@@ -25,27 +25,21 @@ class ChunkPace:
     by_depth: tuple[tuple[float, float], ...]
 
     def chunk_seconds(self, tokens: int, start: int) -> float:
-        return self._shallow_seconds(tokens) + self._growth_seconds(tokens, start)
-
-    def layer_seconds(self, tokens: int, start: int) -> float:
-        """Return the seconds of a layer that attends to all tokens."""
-        return self.fixed_seconds(tokens) + self.attention_seconds(tokens, start)
+        attention = self.growing * self.attention_seconds(tokens, start)
+        return self.layers * self.fixed_seconds(tokens) + attention
 
     def fixed_seconds(self, tokens: int) -> float:
-        """Return the part of `layer_seconds` that does not depend on the depth."""
-        return self._shallow_seconds(tokens) / self.layers
+        """Return the part of a layer's seconds that does not depend on the depth."""
+        most, longest = self.by_size[-1]
+        is_longer = tokens > most
+        seconds = longest * tokens / most if is_longer else _interpolate(self.by_size, tokens)
+        return seconds / self.layers
 
     def attention_seconds(self, tokens: int, start: int) -> float:
-        return self._growth_seconds(tokens, start) / max(1, self.growing)
-
-    def _shallow_seconds(self, tokens: int) -> float:
-        most, longest = self.by_size[-1]
-        if tokens > most:
-            return longest * tokens / most
-        return _interpolate(self.by_size, tokens)
-
-    def _growth_seconds(self, tokens: int, start: int) -> float:
-        return tokens * _interpolate(self.by_depth, start + tokens / 2) if self.growing else 0.0
+        """Return what the depth adds to a layer that attends to all tokens."""
+        if not self.growing:
+            return 0.0
+        return tokens * _interpolate(self.by_depth, start + tokens / 2) / self.growing
 
 
 def _interpolate(points: Sequence[tuple[float, float]], x: float) -> float:

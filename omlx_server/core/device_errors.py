@@ -35,22 +35,18 @@ class Reaction(Enum):
     LEAVE = "the process ends, to be started anew"
 
 
-# Parts of messages in lower case, the more special ones first. Metal's are
+# Parts of messages, whose case and blanks don't count, the more special ones first. Metal's are
 # MTLCommandBufferError's descriptions, as MLX raises them; CUDA's are those of cudaGetErrorString.
 _SIGNS: tuple[tuple[str, DeviceFault], ...] = (
     ("resource limit", DeviceFault.RESOURCE_LIMIT),
     ("unable to allocate", DeviceFault.MEMORY),
     ("maximum allowed buffer size", DeviceFault.MEMORY),
     ("out of memory", DeviceFault.MEMORY),
-    ("outofmemory", DeviceFault.MEMORY),
     ("insufficient memory", DeviceFault.MEMORY),
     ("cublas_status_alloc_failed", DeviceFault.MEMORY),
     ("impacting interactivity", DeviceFault.WATCHDOG),
-    ("impactinginteractivity", DeviceFault.WATCHDOG),
     ("innocent victim", DeviceFault.INNOCENT_VICTIM),
-    ("innocentvictim", DeviceFault.INNOCENT_VICTIM),
     ("excessive gpu errors", DeviceFault.SUBMISSIONS_IGNORED),
-    ("submissionsignored", DeviceFault.SUBMISSIONS_IGNORED),
     ("submissions ignored", DeviceFault.SUBMISSIONS_IGNORED),
     ("gpu hang", DeviceFault.HANG),
     ("gpu timeout", DeviceFault.TIMEOUT),
@@ -92,8 +88,8 @@ def fault_of(error: BaseException) -> DeviceFault | None:
         return DeviceFault.MEMORY
     if not isinstance(error, RuntimeError):
         return None
-    message = str(error).lower()
-    return next((fault for sign, fault in _SIGNS if sign in message), None)
+    message = str(error).lower().replace(" ", "")
+    return next((fault for sign, fault in _SIGNS if sign.replace(" ", "") in message), None)
 
 
 class RecentFaults:
@@ -101,6 +97,7 @@ class RecentFaults:
 
     def __init__(self) -> None:
         self.counts = Counter[DeviceFault]()
+        self.lost = ""  # why the process has to start anew, if it has to
         self._times: dict[DeviceFault, deque[float]] = {}
 
     def note(self, fault: DeviceFault, now: float) -> Reaction:
@@ -111,4 +108,7 @@ class RecentFaults:
         if times and now - times[-1] > _WINDOW_SECONDS:
             times.clear()
         times.append(now)
-        return reactions[len(times) - 1]
+        reaction = reactions[len(times) - 1]
+        if reaction is Reaction.LEAVE:
+            self.lost = f"the device failed ({fault}), and the process has to start anew"
+        return reaction

@@ -35,13 +35,13 @@ class DispatchLimit:
         """Return whether each layer of a chunk may be submitted whole. A new request should not
         wait longer than `ALONE_SECONDS` for a chunk."""
         is_short = self.pace.chunk_seconds(tokens, start) <= ALONE_SECONDS
-        return is_short and self.pace.layer_seconds(tokens, start) <= self.seconds
+        return is_short and sum(self.layer_seconds([(tokens, start)])) <= self.seconds
 
     def parts(self, rows: Sequence[tuple[int, int]], correction: float = 1.0) -> DispatchParts:
         """Return the parts of a forward of `rows` (tokens, and cached tokens before them).
         `correction`, measured over predicted seconds, only changes how layers are grouped, which
         changes no result."""
-        fixed, attention = self._layer_seconds(rows)
+        fixed, attention = self.layer_seconds(rows)
         layer_seconds = fixed + attention
         layers = int(self.seconds / (layer_seconds * correction)) if layer_seconds else math.inf
         if layer_seconds <= self.seconds or not attention:
@@ -51,14 +51,7 @@ class DispatchLimit:
         share = max(self.seconds - fixed, self.seconds / 4) / attention
         return DispatchParts(1, max(_FEWEST_KEYS, int(longest * share)))
 
-    def longest_seconds(self, rows: Sequence[tuple[int, int]]) -> float:
-        """Return the predicted seconds of the longest part of a forward."""
-        parts, (fixed, attention) = self.parts(rows), self._layer_seconds(rows)
-        if parts.keys is None:
-            return parts.layers * (fixed + attention)
-        longest = max(start + tokens for tokens, start in rows)
-        return fixed + attention * min(1.0, parts.keys / longest)
-
-    def _layer_seconds(self, rows: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    def layer_seconds(self, rows: Sequence[tuple[int, int]]) -> tuple[float, float]:
+        """Return the seconds of a layer at any depth, and those that its attention adds."""
         fixed = self.pace.fixed_seconds(sum(tokens for tokens, _ in rows))
         return fixed, sum(self.pace.attention_seconds(tokens, start) for tokens, start in rows)

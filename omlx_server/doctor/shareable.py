@@ -30,8 +30,8 @@ def shareable(
     *,
     model: Mapping[str, Any],
     settings: Mapping[str, Any],
-    checks: Sequence[Checked],
-    quick: bool,
+    checks: Sequence[Checked] = (),
+    quick: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
     """Return a report of this `kind` for JSON; `more` are parts that only this kind has."""

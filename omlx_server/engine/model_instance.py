@@ -59,7 +59,7 @@ class ModelInstance:
         self.weight_bytes = runner.loaded.weight_bytes
         self._halvings = 0  # of the limit of dispatches, after failures of the device
         self._limits = self._limits_of_model(limits)
-        self.faults = RecentFaults()
+        self.faults = RecentFaults()  # of the device; the engine's, when it works there
         self.watch = watch
         self.speculation = speculation
         self.names = names

@@ -26,17 +26,14 @@ class RecoverableLoop(Protocol):
     def send(self, events: Sequence[TokenEvent]) -> None: ...
     def beat(self) -> None: ...
     def start_over_with_sequences(self) -> None: ...
-    def leave_device(self, fault: DeviceFault) -> None: ...
+    def fail_for_good(self, problem: str) -> None: ...
 
 
 class StepRecovery:
     """Decides what to do after a failed step, by what failed."""
 
-    def __init__(
-        self, loop: RecoverableLoop, faults: RecentFaults, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, loop: RecoverableLoop, clock: Callable[[], float]) -> None:
         self._loop = loop
-        self._faults = faults
         self._clock = clock
         self._unexplained = Crashes()
         self._failed_steps = dict[tuple[SequenceId, int], int]()  # by length of the output
@@ -55,8 +52,8 @@ class StepRecovery:
             self._find_culprits(error)
 
     def _recover_from(self, fault: DeviceFault, error: Exception, *, drafted: bool) -> None:
-        instance, now = self._loop.instance, self._clock()
-        reaction = self._faults.note(fault, now)
+        instance = self._loop.instance
+        reaction = instance.faults.note(fault, self._clock())
         _log.error("the device failed (%s): %s; %s", fault, one_line(error), reaction.value)
         self._end_often_failed()
         match reaction:
@@ -75,7 +72,7 @@ class StepRecovery:
                 self._loop.start_over_with_sequences()
             case Reaction.LEAVE:
                 instance.restart()
-                self._loop.leave_device(fault)
+                self._loop.fail_for_good(instance.faults.lost)
 
     def _end_often_failed(self) -> None:
         queues = self._loop.instance.scheduler.queues
@@ -117,45 +114,25 @@ class StepRecovery:
         self._loop.send(self._loop.instance.scheduler.fail_sequence(id, why))
 
 
-class JobRecovery:
-    """Notes errors of the device outside of steps: other work goes on. `leave` gets why the
-    process has to start anew, `shorten` halves what models submit at once."""
-
-    def __init__(
-        self,
-        faults: RecentFaults,
-        clock: Callable[[], float],
-        leave: Callable[[str], None],
-        shorten: Callable[[], None],
-    ) -> None:
-        self._faults = faults
-        self._clock = clock
-        self._leave = leave
-        self._shorten = shorten
-
-    def job_error(self, error: Exception) -> Exception:
-        """Note a job's error, and return what its client gets."""
-        fault = fault_of(self.load_error(error))
-        return error if fault is None else Unavailable(f"the device failed ({fault}); try again")
-
-    def load_error(self, error: Exception) -> Exception:
-        """Note the error of a load, and return it."""
-        fault = fault_of(error)
-        if fault is not None:
-            reaction = self._faults.note(fault, self._clock())
-            if reaction not in (Reaction.LEAVE, Reaction.SHORTEN):
-                reaction = Reaction.GIVE_BACK
-            _log.error("the device failed (%s): %s; %s", fault, one_line(error), reaction.value)
-            device.give_back()
-            if reaction is Reaction.LEAVE:
-                self._leave(why_to_leave(fault))
-            elif reaction is Reaction.SHORTEN:
-                self._shorten()
+def note_job_error(
+    faults: RecentFaults,
+    clock: Callable[[], float],
+    shorten: Callable[[], None],
+    error: Exception,
+) -> Exception:
+    """Note the error of a job or a load: other work goes on. Return what a job's client gets.
+    `shorten` halves what models submit at once."""
+    fault = fault_of(error)
+    if fault is None:
         return error
-
-
-def why_to_leave(fault: DeviceFault) -> str:
-    return f"the device failed ({fault}), and the process has to start anew"
+    reaction = faults.note(fault, clock())
+    if reaction not in (Reaction.LEAVE, Reaction.SHORTEN):
+        reaction = Reaction.GIVE_BACK
+    _log.error("the device failed (%s): %s; %s", fault, one_line(error), reaction.value)
+    device.give_back()
+    if reaction is Reaction.SHORTEN:
+        shorten()
+    return Unavailable(f"the device failed ({fault}); try again")
 
 
 def _trial_join() -> Join:

@@ -17,7 +17,7 @@ from functools import partial
 
 from omlx_server import clock
 from omlx_server.core.crash import MOST_CRASHES, Crash, Crashes, guarded
-from omlx_server.core.device_errors import DeviceFault, RecentFaults, fault_of
+from omlx_server.core.device_errors import fault_of
 from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Admitted, FinishReason, Request, RequestId, TokenEvent
@@ -39,7 +39,7 @@ from omlx_server.engine.messages import (
 )
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.engine.pipeline import Pipeline
-from omlx_server.engine.recovery import StepRecovery, why_to_leave
+from omlx_server.engine.recovery import StepRecovery
 
 _log = logging.getLogger(__name__)
 
@@ -56,12 +56,9 @@ class StepLoop:
         instance: ModelInstance,
         publish: Callable[[Sequence[Outbound]], None],
         clock: Callable[[], float] = clock.now,
-        faults: RecentFaults | None = None,
     ) -> None:
         self.instance = instance
-        self.device_lost = ""  # why the process can't use the device any more
-        instance.faults = faults or instance.faults
-        self._recovery = StepRecovery(self, instance.faults, clock)
+        self._recovery = StepRecovery(self, clock)
         self._pipeline = Pipeline(instance, self._report)
         self._publish = publish
         self._clock = clock
@@ -229,7 +226,7 @@ class StepLoop:
         if isinstance(crash, Crash):
             self._pipeline.clear()
             if self.instance.ranks.are_several:  # they can't go on without the lost data
-                self._fail_for_good(self.instance.ranks.fail(crash))
+                self.fail_for_good(self.instance.ranks.fail(crash))
             else:
                 self._recovery.recover(crash.error, drafted=drafted)
         else:  # the step may have admitted prompts without a token
@@ -334,20 +331,14 @@ class StepLoop:
         if isinstance(crash, Crash):
             self._pipeline.clear()
             self._wants_turn = True
-            if fault_of(crash.error) is not None and not self.instance.ranks.are_several:
-                recovery = guarded(self._recovery.recover, crash.error)
-                if not isinstance(recovery, Crash):
-                    return
+            is_fault = fault_of(crash.error) is not None and not self.instance.ranks.are_several
+            if is_fault and guarded(self._recovery.recover, crash.error) is None:
+                return
             if not self._start_over_after_crash(crash):
-                self._fail_for_good(f"the engine crashed {MOST_CRASHES} times")
+                self.fail_for_good(f"the engine crashed {MOST_CRASHES} times")
                 guarded(self.instance.release_memory)
 
-    def leave_device(self, fault: DeviceFault) -> None:
-        """Fail for good, because the device works for a new process only."""
-        self.device_lost = why_to_leave(fault)
-        self._fail_for_good(self.device_lost)
-
-    def _fail_for_good(self, problem: str) -> None:
+    def fail_for_good(self, problem: str) -> None:
         now, counted = self._clock(), self.status.counted
         self.status = Status(EngineState.FAILED, Load(0, 0, 0), now, problem, counted)
         self.end(problem)

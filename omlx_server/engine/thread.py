@@ -46,7 +46,7 @@ from omlx_server.engine.messages import (
     end_events,
 )
 from omlx_server.engine.model_instance import ModelInstance
-from omlx_server.engine.recovery import JobRecovery
+from omlx_server.engine.recovery import note_job_error
 from omlx_server.engine.step_loop import StepLoop
 from omlx_server.engine.turns import DeviceTurns, Jobs, part_of, settle
 from omlx_server.errors import Unavailable
@@ -94,9 +94,8 @@ class Engine(threading.Thread):
         self._rest_at = clock() + _REST_SECONDS
         self.faults = RecentFaults()
         self.problem = "the engine thread ended"  # if nobody stops it
-        recovery = JobRecovery(self.faults, clock, self._leave_device, self._shorten)
-        self._jobs = Jobs(translate=recovery.job_error)
-        self._model_changes = Jobs(translate=recovery.load_error)  # loads and unloads
+        self._jobs = Jobs(translate=partial(note_job_error, self.faults, clock, self._shorten))
+        self._model_changes = Jobs(translate=self._note_load_error)  # loads and unloads
         self._turns = DeviceTurns(clock)
         self.census = Census()
         self._report = Interval(REPORT_SECONDS)
@@ -116,14 +115,17 @@ class Engine(threading.Thread):
         return step_loop.status if step_loop is not None else None
 
     def run(self) -> None:
-        """Turn until stopped, or until the third failed turn within a minute."""
+        """Turn until stopped, until the device works for a new process only, or until the third
+        failed turn within a minute."""
         crashes = Crashes()
-        while not self._stopping:
+        while not (self._stopping or self.faults.lost):
             crash = guarded(self._turn)
             if isinstance(crash, Crash):
                 _log.critical("a turn of the engine failed", exc_info=crash.error)
                 if crashes.are_too_many(self._clock()):
                     break
+        if self.faults.lost:
+            self.problem, self._drain_seconds = self.faults.lost, _LEAVING_SECONDS
         self._end()
 
     def _turn(self) -> None:
@@ -205,8 +207,6 @@ class Engine(threading.Thread):
 
     def _look_after_models(self) -> None:
         for id, step_loop in self._step_loops.items():
-            if step_loop.device_lost:
-                self._leave_device(step_loop.device_lost)
             if step_loop.failed and id in self._models:
                 del self._models[id]
                 self._publish([Failed(id, step_loop.status.problem)])
@@ -218,9 +218,9 @@ class Engine(threading.Thread):
         if at_rest and not (self._jobs or self._model_changes or self._audit.account.set_aside):
             self._audit.check(now)
 
-    def _leave_device(self, why: str) -> None:
-        """End the thread, because the device works for a new process only."""
-        self.problem, self._drain_seconds, self._stopping = why, _LEAVING_SECONDS, True
+    def _note_load_error(self, error: Exception) -> Exception:
+        note_job_error(self.faults, self._clock, self._shorten, error)
+        return error
 
     def _shorten(self) -> None:
         for loop in self._step_loops.values():
@@ -342,8 +342,8 @@ class Engine(threading.Thread):
                 self._give_back_memory()  # frees a failed load; otherwise little
         self._models[id] = model
         if isinstance(model, ModelInstance):
-            step_loop = StepLoop(model, self._publish, self._clock, self.faults)
-            self._step_loops[id] = step_loop
+            model.faults = self.faults
+            step_loop = self._step_loops[id] = StepLoop(model, self._publish, self._clock)
             self.census.add(id, name, step_loop)
 
     def _unload_model(self, id: ModelId, seconds: float) -> Work[None]:

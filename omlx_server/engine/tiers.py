@@ -10,7 +10,7 @@ from omlx_server.compute.payload import Payload, pack, size_of, unpack
 from omlx_server.core.blocks.block import PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import Recalled, Record
-from omlx_server.core.cold.wear import WriteCause
+from omlx_server.core.cold.index import WriteCause
 from omlx_server.core.crash import Crash, guarded
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.ranks import ALONE, NOT_ON_EVERY_RANK, Ranks

@@ -52,30 +52,24 @@ class KeepAwake:
             self._needed_until = now + _LINGER_SECONDS
         if now >= self._needed_until:
             self.end()
-        elif not self.is_awake and now >= self._started_at + _RETRY_SECONDS:
-            self._start()
+        elif self._program and not self.is_awake and now >= self._started_at + _RETRY_SECONDS:
+            self.end()
             self._started_at = now
+            self._start(self._program)
 
     def end(self) -> None:
         child, self._child, self._started_at = self._child, None, -math.inf
         if child is None:
             return
-        assert child.stdin is not None
-        child.stdin.close()
         try:
-            child.wait(_END_SECONDS)
+            child.communicate(timeout=_END_SECONDS)  # which closes its stdin
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
 
-    def _start(self) -> None:
-        if self._program is None:
-            return
-        self.end()
-        quiet = subprocess.DEVNULL
+    def _start(self, program: str) -> None:
+        command, pipe, quiet = [program, *_ARGUMENTS], subprocess.PIPE, subprocess.DEVNULL
         try:
-            self._child = subprocess.Popen(
-                [self._program, *_ARGUMENTS], stdin=subprocess.PIPE, stdout=quiet, stderr=quiet
-            )
+            self._child = subprocess.Popen(command, stdin=pipe, stdout=quiet, stderr=quiet)
         except OSError as error:
-            _log.warning("this Mac may sleep while requests run: %s: %s", self._program, error)
+            _log.warning("this Mac may sleep while requests run: %s: %s", program, error)

@@ -14,8 +14,7 @@ from pathlib import Path
 from omlx_server.core.blocks.keys import BlockKey, namespace_id, root_key
 from omlx_server.core.blocks.pins import Pins
 from omlx_server.core.blocks.record import PASSING, PackedArrays, Recalled, Record
-from omlx_server.core.cold.index import ColdEntry, ColdIndex, ColdReport
-from omlx_server.core.cold.wear import WriteCause
+from omlx_server.core.cold.index import ColdEntry, ColdIndex, ColdReport, WriteCause
 from omlx_server.store.block_file import file_bytes
 from omlx_server.store.files import Files, NamespaceDescription, StoredFile
 from omlx_server.store.lock import Lock
@@ -185,7 +184,7 @@ class ColdTier:
     ) -> None:
         """Set other bounds in bytes. `budget` is enforced once all headers are read."""
         self.index.budget, self._queue_bytes = budget, queue_bytes
-        self._written.change(daily_bytes)
+        self._written.limit = daily_bytes
         self._home.keep_free(min_free_bytes)
         if not self._unread_headers:
             self._delete_evicted(self.index.shrink_to(budget))
@@ -262,8 +261,8 @@ class ColdTier:
     def report(self) -> ColdReport:
         return replace(
             self.stats,
-            written_today=self._written.nbytes,
-            daily_bytes=self._written.daily_bytes,
+            written_today=self._written.count(),
+            daily_bytes=self._written.limit,
             nbytes=self.index.nbytes,
             budget=self.index.budget,
             blocks=len(self.index),

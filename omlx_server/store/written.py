@@ -6,11 +6,12 @@ from typing import Annotated
 
 import msgspec
 
-from omlx_server.core.cold.wear import DailyWrites, WriteCause
+from omlx_server.core.cold.index import WriteCause
 from omlx_server.core.memory.ledger import in_words
 
 _log = logging.getLogger(__name__)
 WRITTEN = "written.json"
+SAVED_BYTES = 64 << 20
 _LAST_DAY = 3_652_059  # of year 9999
 
 
@@ -29,45 +30,49 @@ def written_of_bytes(data: bytes) -> tuple[int, int]:
 
 
 class WrittenToday:
-    """Counts bytes by the date of `today`, and gives the file's content to `save`."""
+    """Counts bytes by the local date of `today` (as date.toordinal), and gives the file's content
+    to `save`. `limit` 0: no limit."""
 
-    def __init__(
-        self, daily_bytes: int, today: Callable[[], int], save: Callable[[bytes], None]
-    ) -> None:
-        self._writes, self._today, self._save = DailyWrites(daily_bytes), today, save
+    def __init__(self, limit: int, today: Callable[[], int], save: Callable[[bytes], None]) -> None:
+        self.limit = limit
+        self._today, self._save = today, save
+        self._day = self._nbytes = self._unsaved = 0
+        self._resumed = 0  # of `_nbytes`, by an earlier process
+        self._is_told = False  # whether the log says that the day's bytes are spent
 
     def resume(self, day: int, nbytes: int) -> None:
-        self._writes.resume(day, nbytes)
+        """Take over what an earlier process has written. A later call takes the place of this."""
+        if day >= self._day:
+            here = self._nbytes - (self._resumed if day == self._day else 0)
+            self._day, self._nbytes, self._resumed = day, here + nbytes, nbytes
 
-    def change(self, daily_bytes: int) -> None:
-        self._writes.limit = daily_bytes
-
-    @property
-    def daily_bytes(self) -> int:
-        return self._writes.limit
-
-    @property
-    def nbytes(self) -> int:
-        self._writes.begin(self._today())
-        return self._writes.nbytes
+    def count(self) -> int:
+        """Return the bytes of today. A date that went back gives no bytes, one that was wrong by
+        years ends."""
+        day = self._today()
+        if day > self._day:
+            self._day, self._nbytes, self._resumed, self._is_told = day, 0, 0, False
+        elif day < self._day - 1:
+            self._day = day
+        return self._nbytes
 
     def allows(self, nbytes: int, cause: WriteCause) -> bool:
-        writes = self._writes
-        writes.begin(self._today())
-        if writes.allows(nbytes, cause):
+        if not self.limit or self.count() + nbytes <= self.limit * cause.value:
             return True
-        if cause is not WriteCause.SEEN_ONCE and not writes.is_told:
-            writes.is_told = True
+        if cause is not WriteCause.SEEN_ONCE and not self._is_told:
+            self._is_told = True
             text = "no more blocks are written today: cache.cold_writes_per_day (%s) is spent"
-            _log.warning(text, in_words(writes.limit))
+            _log.warning(text, in_words(self.limit))
         return False
 
     def add(self, nbytes: int) -> None:
-        self._writes.begin(self._today())
-        self._writes.spend(nbytes)
+        self._nbytes = self.count() + nbytes
+        self._unsaved += nbytes
         self.save()
 
     def save(self, *, ends: bool = False) -> None:
         """Save the count if it has changed by much, or at all when the process `ends`."""
-        if self._writes.take_save(ends=ends):
-            self._save(msgspec.json.encode(_Written(self._writes.day, self._writes.nbytes)))
+        least = min(SAVED_BYTES, self.limit // 16) if self.limit else SAVED_BYTES
+        if self._unsaved > (0 if ends else least):
+            self._unsaved = 0
+            self._save(msgspec.json.encode(_Written(self._day, self._nbytes)))

@@ -43,23 +43,18 @@ def choosing(
     sizes = [chosen.beside]
     if settings.scheduler.prefill_chunk_tokens == "auto":
         sizes = _possible(settings, planner, room)
-        measured = None
-        if len(sizes) > 1:
-            measured = yield from timing_chunks(loaded, sizes, notes, allowed)
-        if measured is not None or len(sizes) == 1:
-            times = measured or times
-            chosen = choose_sizes(sizes[0], times)
-            _log_sizes(chosen, times)
+        has_choice = len(sizes) > 1
+        measured = (yield from timing_chunks(loaded, sizes, notes, allowed)) if has_choice else {}
+        if measured is not None:
+            times, chosen = measured, choose_sizes(sizes[0], measured)
+            rates = ", ".join(f"{size}: {size / seconds:.0f}/s" for size, seconds in times.items())
+            measures = rates or "nothing measured"
+            _log.info("prompts are prefilled in chunks of %s (%s)", chosen, measures)
     if longest_dispatch(settings) is None:
         return chosen
     most_bytes = min(_MOST_PROBE_BYTES, room // _PART_OF_MEMORY)
     pace = yield from timing_depths(loaded, sizes, times, most_bytes, notes, allowed)
     return replace(chosen, pace=pace)
-
-
-def _log_sizes(chosen: ChunkSizes, times: ChunkTimes) -> None:
-    rates = ", ".join(f"{size}: {size / seconds:.0f}/s" for size, seconds in times.items())
-    _log.info("prompts are prefilled in chunks of %s (%s)", chosen, rates or "nothing measured")
 
 
 def longest_dispatch(settings: Settings) -> float | None:

@@ -18,6 +18,7 @@ from omlx_server.core.request import RequestId
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.step import Chunk, SequenceId
 from omlx_server.core.work import finish
+from tests.core.dispatch_parts import longest_seconds
 from tests.tiny_models import load_tiny
 
 DEPTHS = (2000, 4000, 8000, 16_000, 30_000)
@@ -59,14 +60,15 @@ def campaign(
     pace = finish(timing_depths(loaded, [CHUNK], {}, 1 << 30))
     assert isinstance(pace, ChunkPace)
     # A third of what a layer of a whole chunk takes in the middle.
-    limit = DispatchLimit(pace.layer_seconds(CHUNK, 8000) / 3, pace)
+    seconds = pace.fixed_seconds(CHUNK) + pace.attention_seconds(CHUNK, 8000)
+    limit = DispatchLimit(seconds / 3, pace)
     limits = SchedulerLimits(prefill_chunk_tokens=CHUNK, dispatch=limit)
     outcomes = []
     for depth in depths:
         tokens = limits.grid_at(depth)
         times = [_part_seconds(loaded.model, limit, depth, tokens) for _ in range(runs)]
         longest = min(map(max, times))  # the machine may have been busy in the others
-        predicted = limit.longest_seconds([(tokens, depth)])
+        predicted = longest_seconds(limit, [(tokens, depth)])
         outcomes.append(Deep(depth, tokens, len(times[0]), longest, predicted))
     return outcomes
 

@@ -18,6 +18,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.models.cache import make_prompt_cache
 
+from omlx_server.clock import now
 from omlx_server.compute.hardware import device
 from omlx_server.compute.launched import ChunksLaunched, Launched
 from omlx_server.compute.model.loader import LoadedModel, load
@@ -36,7 +37,6 @@ from omlx_server.core.request import (
     TokenEvent,
 )
 from omlx_server.core.scheduler.limits import SchedulerLimits
-from omlx_server.engine.client.generation import now
 from omlx_server.engine.memory.account import Audit, MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import OmlxError

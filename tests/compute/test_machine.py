@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omlx_server.compute.hardware.machine import mac_reading, read_machine
+from omlx_server.compute.hardware.machine import read_mac, read_machine
 from omlx_server.core.memory.pressure import MachineReading, PressureLevel
 
 GB, MB = 1 << 30, 1 << 20
@@ -100,10 +100,17 @@ def test_what_is_not_there_is_unknown(tmp_path: Path) -> None:
     [(1, PressureLevel.NORMAL), (2, PressureLevel.WARN), (4, PressureLevel.CRITICAL), (None, None)],
 )
 def test_a_mac_tells_its_level_and_pages(level: int | None, expected: PressureLevel | None) -> None:
-    reading = mac_reading(16 * GB, level, 16384, [1000, 20, 3000])
-    assert reading == MachineReading(16 * GB, 4020 * 16384, expected)
-    assert mac_reading(16 * GB, level, 16384, [1000, None, 3000]).available is None
-    assert mac_reading(16 * GB, level, None, [1, 2, 3]).available is None
+    numbers = {
+        "hw.memsize": 16 * GB,
+        "kern.memorystatus_vm_pressure_level": level,
+        "vm.pagesize": 16384,
+        "vm.page_free_count": 1000,
+        "vm.page_purgeable_count": 20,
+        "vm.page_pageable_external_count": 3000,
+    }
+    assert read_mac(numbers.get) == MachineReading(16 * GB, 4020 * 16384, expected)
+    for missing in ("vm.pagesize", "vm.page_purgeable_count"):
+        assert read_mac({**numbers, missing: None}.get).available is None
 
 
 def test_this_machine_has_memory() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from omlx_server.clock import now
 from omlx_server.compute.model.loader import LoadedModel
 from omlx_server.compute.payload import BlockCodec, Payload
 from omlx_server.compute.runner import ModelRunner
@@ -14,7 +15,7 @@ from omlx_server.core.request import Request, RequestId, SamplingParams, TokenEv
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.scheduler.scheduler import Scheduler
 from omlx_server.core.step import Step
-from omlx_server.engine.client.generation import Generation, now
+from omlx_server.engine.client.generation import Generation
 from omlx_server.engine.memory.account import MemoryAccount, MemoryWatch
 from omlx_server.engine.model_instance import ModelInstance
 from tests.engine.alone import Alone

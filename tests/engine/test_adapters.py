@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from omlx_server.clock import now
 from omlx_server.core.adapters import Adapter
 from omlx_server.core.memory.guard import Caches
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.memory_admission import HEADROOM
 from omlx_server.engine.client import model_client
-from omlx_server.engine.client.generation import now
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.engine.memory.adapters import AdapterLimits

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from omlx_server.clock import now
 from omlx_server.compute.hardware import device
 from omlx_server.core.request import Request, RequestId, SamplingParams
 from omlx_server.core.scheduler import watchdog
 from omlx_server.core.scheduler.watchdog import Stalls
 from omlx_server.engine import model_jobs
-from omlx_server.engine.client.generation import now
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import BadRequest, NoMemory, Unavailable

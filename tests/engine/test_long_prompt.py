@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from omlx_server.clock import now
 from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.launched import ChunksLaunched, Launched
 from omlx_server.compute.payload import BlockCodec, Payload
@@ -21,7 +22,6 @@ from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from omlx_server.core.request import TokenEvent
 from omlx_server.core.scheduler.limits import SMALLEST_CHUNK, SchedulerLimits
 from omlx_server.core.step import Chunk
-from omlx_server.engine.client.generation import now
 from omlx_server.engine.model_instance import ModelInstance
 from tests.engine.alone import Alone
 from tests.engine.running import Running, collect, request

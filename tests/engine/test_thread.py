@@ -11,13 +11,14 @@ import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
+from omlx_server.clock import now
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device
 from omlx_server.compute.launched import Launched
 from omlx_server.core.request import FinishReason, Request, RequestId, SamplingParams
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.core.step import Step
-from omlx_server.engine.client.generation import Generation, now
+from omlx_server.engine.client.generation import Generation
 from omlx_server.engine.messages import EngineState
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import DeadlineExceeded, InternalError, QueueFull, Unavailable

@@ -9,7 +9,7 @@ import pytest
 
 from omlx_server.core.blocks.pins import Pin
 from omlx_server.core.blocks.record import Record
-from omlx_server.core.cold.wear import WriteCause
+from omlx_server.core.cold.index import WriteCause
 from omlx_server.store.cold import ColdTier
 from omlx_server.store.files import Files
 from omlx_server.store.written import WRITTEN, written_of_bytes

@@ -41,28 +41,25 @@ class RequestBody:
         self.held = self.taken = 0
         self._bodies = bodies
         self._received = 0
-        self._deadline: asyncio.Timeout | None = None  # only while it is received
-        self._alarm = clock.Alarm(asyncio.get_running_loop(), self._end)
+        self._alarm: clock.Alarm | None = None  # only while it is received
         self._began = 0.0
         self._is_cut = False
 
     @property
     def can_be_cut(self) -> bool:
-        return self._deadline is not None and not self._deadline.expired() and not self._is_cut
+        return self._alarm is not None and not self._alarm.has_rung and not self._is_cut
 
     @asynccontextmanager
     async def receiving(self) -> AsyncIterator[None]:
         """Receive the body within this. Raises RequestTimeout, or TooManyBodies if it is cut."""
         self._began = clock.now()
         try:
-            async with asyncio.timeout(None) as self._deadline:
-                self._alarm.start(self._bodies.seconds)
+            async with clock.timeout(self._bodies.seconds) as self._alarm:
                 yield
         except TimeoutError:
             raise self._bodies.refusal("cut" if self._is_cut else "slow") from None
         finally:
-            self._alarm.stop()
-            self._deadline = None
+            self._alarm = None
 
     async def add(self, count: int, whole: int) -> None:
         """Note `count` new bytes of `whole`, and wait for room. Raises TooManyBodies."""
@@ -70,7 +67,7 @@ class RequestBody:
         self._received += count
         if self.held > SMALL:
             await self.make_room(max(whole, self.held))
-        if self._deadline is not None and not self._is_cut:
+        if self._alarm is not None and not self._is_cut:
             seconds = self._bodies.seconds + self._received / _LEAST_RATE
             self._alarm.start(self._began + seconds - clock.now())
 
@@ -79,7 +76,8 @@ class RequestBody:
         if self.taken >= size or self._is_cut:
             return
         wait_began = clock.now()
-        self._alarm.stop()
+        if self._alarm is not None:
+            self._alarm.stop()
         await self._bodies.wait_for_room(self, size)
         # The wait is not the client's fault: its least rate does not count it.
         self._began += clock.now() - wait_began
@@ -92,12 +90,8 @@ class RequestBody:
     def cut(self) -> None:
         """Refuse the rest of the body: its reader gets TooManyBodies."""
         self._is_cut, self.taken = True, 0
-        self._end()
-
-    def _end(self) -> None:
-        self._alarm.stop()
-        if self._deadline is not None:
-            self._deadline.reschedule(0)
+        if self._alarm is not None:
+            self._alarm.start(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

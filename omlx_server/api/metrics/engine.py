@@ -184,7 +184,12 @@ class EngineMetrics:
         yield from metrics_of_models(caches, vllm_prefix)
         yield from _model_counters(counted, vllm_prefix)
         yield _stall_metric(counted)
-        yield _device_error_metric(vitals.device_errors)
+        yield counters(
+            "omlx_device_errors",
+            "Failures that the GPU reported, by class (docs/trouble.md).",
+            ("class",),
+            {(fault.value,): vitals.device_errors.get(fault, 0) for fault in DeviceFault},
+        )
         yield from _draft_metrics(counted)
         yield self._texts.metric(self.names, self._models.loaded())
         yield from metrics_of_tiers(list(caches.values()), vitals.cold)
@@ -250,15 +255,6 @@ def _stall_metric(counted: Mapping[str, Counted]) -> Metric:
         "done: the scheduler was restarted with them, or they were ended with an error.",
         (MODEL, "outcome"),
         values,
-    )
-
-
-def _device_error_metric(counts: Mapping[str, int]) -> Metric:
-    return counters(
-        "omlx_device_errors",
-        "Failures that the GPU reported, by class (docs/trouble.md).",
-        ("class",),
-        {(fault.value,): counts.get(fault, 0) for fault in DeviceFault},
     )
 
 

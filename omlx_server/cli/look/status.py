@@ -12,11 +12,6 @@ from omlx_server.cli.shell.output import counted, show_result
 from omlx_server.doctor.finding import in_words
 
 _KEY_HINT = "give one to this command as OMLX_API_KEY"
-_WRITES = {
-    "written_today_bytes": "omlx_cache_written_today_bytes",
-    "written_bytes": "omlx_cache_written_bytes_total",
-    "daily_writes_bytes": "omlx_cache_daily_writes_bytes",
-}
 Samples = Mapping[tuple[str, str], float]
 """Values by the metric's name and its tier."""
 
@@ -74,8 +69,9 @@ def _cache_metrics(samples: Samples) -> dict[str, Any]:
         for tier in sorted(tiers, reverse=True)
     }
     if "cold" in cache:
-        for name, metric in _WRITES.items():
-            cache["cold"][name] = int(samples.get((metric, ""), 0))
+        for name in ("written_today_bytes", "written_bytes_total", "daily_writes_bytes"):
+            nbytes = int(samples.get((f"omlx_cache_{name}", ""), 0))
+            cache["cold"][name.removesuffix("_total")] = nbytes
     queried = _counter(samples, "prefix_cache_queries_total")
     # The last token of a prompt is never looked up; a prompt with several choices is looked up
     # several times.

@@ -1,10 +1,10 @@
-"""The clients of one phase: they ask greedily, each in a thread, and compare the answers to a
+"""The clients of the stress test: they ask greedily, each in a thread, and compare the answers to a
 prompt with its first one."""
 
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import count
 from threading import Lock, Thread
@@ -12,13 +12,12 @@ from typing import Any
 
 from omlx_server.cli.bench.words import VOCABULARY
 from omlx_server.cli.server_client.http import NoAnswer, ServerClient
-from omlx_server.doctor.stress.phase import PhaseFigures
+from omlx_server.doctor.stress.report import PhaseFigures
 
 _ANSWER_TOKENS = 64
 _GREEDY = {"max_tokens": _ANSWER_TOKENS, "temperature": 0, "ignore_eos": True}
 _LATE_SECONDS = 10.0  # in which answers may come after the end
 _PAUSE_SECONDS = 0.5  # after an error
-_CONNECTION = "connection"
 _NO_ROOM = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _TOO_LONG = ("context_length_exceeded", "insufficient_memory", "request_too_large")
 _SHORTER = 0.85
@@ -36,44 +35,29 @@ class StressPlan:
     most_taken: int = 1 << 40  # bytes for the other program, if the machine can spare them
 
 
-@dataclass(slots=True)
-class StressPrompts:
-    """Prompts of random words, as token ids, and the first answer to each."""
+class StressClients:
+    """Clients of one server. They ask until `end` on the monotonic clock, and count in `figures`;
+    both are of a phase."""
 
-    plan: StressPlan
-    context: int = 0  # tokens
-    word_ids: Sequence[int] = ()
-    answers: dict[tuple[int, int], str] = field(default_factory=dict)
-
-    def learn(self, server: ServerClient, model: str) -> None:
-        """Ask the server for the model's context and tokens. Raises NoAnswer."""
-        body = {"model": model, "prompt": VOCABULARY, "add_special_tokens": False}
-        answer = server.post("/tokenize", body).json_object or {}
-        self.word_ids, self.context = answer["tokens"], answer["max_model_len"]
-
-    def ids(self, number: int, tokens: int) -> list[int]:
-        return random.Random(number).choices(self.word_ids, k=tokens)
-
-    def tokens_of(self, number: int) -> int:
-        """Return the length of a prompt that clients ask in turn."""
-        return min(self.plan.most_tokens, self.context // 4) * (1 + number % 4) // 4
-
-
-@dataclass(slots=True)
-class StressLoad:
-    """Clients that ask until `end`, and count in `figures`."""
-
-    server: ServerClient
-    model: str
-    prompts: StressPrompts
-    figures: PhaseFigures
-    end: float  # on the monotonic clock
-    _lock: Any = field(default_factory=Lock)
-    _threads: list[Thread] = field(default_factory=list)
+    def __init__(self, plan: StressPlan) -> None:
+        self.plan = plan
+        self.server, self.model = ServerClient(""), ""
+        self.figures, self.end = PhaseFigures(), 0.0
+        self.context = 0  # tokens
+        self.answers: dict[tuple[int, int], str] = {}  # the first one to each prompt
+        self._word_ids: Sequence[int] = ()
+        self._lock = Lock()
+        self._threads: list[Thread] = []
 
     @property
-    def is_running(self) -> bool:
+    def are_asking(self) -> bool:
         return any(thread.is_alive() for thread in self._threads)
+
+    def learn(self) -> None:
+        """Ask the server for the model's context and tokens. Raises NoAnswer."""
+        body = {"model": self.model, "prompt": VOCABULARY, "add_special_tokens": False}
+        answer = self.server.post("/tokenize", body).json_object or {}
+        self._word_ids, self.context = answer["tokens"], answer["max_model_len"]
 
     def start(self, *works: Callable[[], None]) -> None:
         for work in works:
@@ -90,12 +74,16 @@ class StressLoad:
         for number in count(first):
             if time.monotonic() >= self.end:
                 return
-            number %= self.prompts.plan.prompts
-            self.ask(number, self.prompts.tokens_of(number))
+            number %= self.plan.prompts
+            self.ask(number, self.tokens_of(number))
+
+    def tokens_of(self, number: int) -> int:
+        """Return the length of a prompt that clients ask in turn."""
+        return min(self.plan.most_tokens, self.context // 4) * (1 + number % 4) // 4
 
     def ask_longest(self) -> None:
         """Ask for as many tokens as context and memory allow, with nothing from the cache."""
-        tokens = self.prompts.context - _ANSWER_TOKENS
+        tokens = self.context - _ANSWER_TOKENS
         for number in count():
             if time.monotonic() >= self.end:
                 return
@@ -104,20 +92,21 @@ class StressLoad:
 
     def ask(self, number: int, tokens: int, **fields: str) -> str:
         """Ask, and count; return the code of an error. With a salt a prompt may be too long."""
-        prompt = self.prompts.ids(number, tokens)
+        prompt = random.Random(number).choices(self._word_ids, k=tokens)
         body = {"model": self.model, "prompt": prompt, **_GREEDY, **fields}
         seconds = max(0.0, self.end - time.monotonic()) + _LATE_SECONDS
         try:
             reply = self.server.post("/v1/completions", body, seconds)
         except NoAnswer:
-            return self._count_error(_CONNECTION, is_refusal=False)
+            self._count_error("connection")
+            return ""
         if reply.status == HTTPStatus.OK:
             with self._lock:
                 self._count_answer((number, tokens), reply.json_object or {})
             return ""
         code = str(reply.error.get("code") or f"http_{reply.status}")
         if not (fields and code in _TOO_LONG):
-            self._count_error(code, is_refusal=reply.status in _NO_ROOM)
+            self._count_error(code, reply.status)
         return code
 
     def _count_answer(self, prompt: tuple[int, int], answer: Mapping[str, Any]) -> None:
@@ -127,15 +116,14 @@ class StressLoad:
         figures.longest_prompt = max(figures.longest_prompt, answer["usage"]["prompt_tokens"])
         if choice["finish_reason"] != "length":
             figures.errors[choice["finish_reason"]] += 1
-        figures.different += choice["text"] != self.prompts.answers.setdefault(
-            prompt, choice["text"]
-        )
+        first = self.answers.setdefault(prompt, choice["text"])
+        figures.different += choice["text"] != first
 
-    def _count_error(self, code: str, *, is_refusal: bool) -> str:
+    def _count_error(self, code: str, status: int = 0) -> None:
+        figures = self.figures
         with self._lock:
-            if code == _CONNECTION and time.monotonic() >= self.end:
-                self.figures.unfinished += 1
+            if not status and time.monotonic() >= self.end:
+                figures.unfinished += 1
             else:
-                (self.figures.refused if is_refusal else self.figures.errors)[code] += 1
+                (figures.refused if status in _NO_ROOM else figures.errors)[code] += 1
         time.sleep(_PAUSE_SECONDS)
-        return code

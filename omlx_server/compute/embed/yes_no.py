@@ -23,14 +23,22 @@ def score(
 ) -> Generator[BatchResult | None, None, None]:
     """Compute p(yes) / (p(yes) + p(no)) for the token after each prompt. Prompts run one by one
     in solo caches; their common prefix is prefilled once."""
-    chunk = slice_tokens or device_policy.current().chunk
-    parts = parts or ForwardParts(model)
+    chunk, all_parts = slice_tokens or device_policy.current().chunk, parts or ForwardParts(model)
+
+    def prefill(ids: Sequence[int], caches: Caches, first: int) -> Iterator[None]:
+        for start in range(first, len(ids), chunk):
+            tokens = ids[start : start + chunk]
+            with all_parts.of_rows([(len(tokens), start)]):
+                model(mx.array([tokens]), cache=caches)
+            evaluate(caches, wait=True)
+            yield
+
     prefix = _common_prefix([list(prompt[:-1]) for prompt in prompts])
     prefix_caches = new_caches(model)
-    yield from _prefill(model, prefix, prefix_caches, chunk, parts)
+    yield from prefill(prefix, prefix_caches, 0)
     for index, prompt in enumerate(prompts):
         caches = copy.deepcopy(prefix_caches)
-        yield from _prefill(model, prompt[:-1], caches, chunk, parts, first=len(prefix))
+        yield from prefill(prompt[:-1], caches, len(prefix))
         logits = model(mx.array([prompt[-1:]]), cache=caches)[0, -1]
         yes_and_no = mx.stack([logits[yes], logits[no]]).astype(mx.float32)
         probability = mx.softmax(yes_and_no)[:1]
@@ -45,19 +53,3 @@ def _common_prefix(prompts: list[list[int]]) -> list[int]:
     first, last = min(prompts), max(prompts)
     differences = (i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
     return first[: next(differences, min(len(first), len(last)))]
-
-
-def _prefill(
-    model: nn.Module,
-    ids: Sequence[int],
-    caches: Caches,
-    chunk: int,
-    parts: ForwardParts,
-    first: int = 0,
-) -> Iterator[None]:
-    for start in range(first, len(ids), chunk):
-        tokens = ids[start : start + chunk]
-        with parts.of_rows([(len(tokens), start)]):
-            model(mx.array([tokens]), cache=caches)
-        evaluate(caches, wait=True)
-        yield

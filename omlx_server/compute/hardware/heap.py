@@ -19,17 +19,13 @@ _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.lim
 
 
 def resident_bytes() -> int:
-    """Return the bytes of RAM that the process takes, without a GPU's own memory."""
-    if sys.platform == "darwin" and (footprint := _footprint_bytes()):
-        return footprint
+    """Return the bytes of RAM that the process takes, without a GPU's own memory. macOS counts
+    Metal's buffers and compressed pages, too."""
+    if sys.platform == "darwin":
+        words = (ctypes.c_uint64 * _RUSAGE_WORDS)()
+        if not _LIBC.proc_pid_rusage(os.getpid(), _RUSAGE_V0, ctypes.byref(words)):
+            return int(words[_FOOTPRINT_WORD])
     return int(_PROCESS.memory_info().rss)
-
-
-def _footprint_bytes() -> int:
-    """Return what macOS counts for this process, with Metal's buffers and compressed pages."""
-    words = (ctypes.c_uint64 * _RUSAGE_WORDS)()
-    failed = _LIBC.proc_pid_rusage(os.getpid(), _RUSAGE_V0, ctypes.byref(words))
-    return 0 if failed else int(words[_FOOTPRINT_WORD])
 
 
 def return_freed() -> None:

@@ -4,57 +4,30 @@ import ctypes
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from omlx_server.core.memory.pressure import MachineReading, PressureLevel
 
 _LIBC = ctypes.CDLL(None)
 _MAC_LEVELS = {1: PressureLevel.NORMAL, 2: PressureLevel.WARN, 4: PressureLevel.CRITICAL}
 # Pages that macOS can give away at once: file-backed ones hold those that were read ahead.
-_MAC_PAGES = ("free_count", "purgeable_count", "pageable_external_count")
-
-
-class _Names(NamedTuple):
-    """The files of a control group, and the lines of its memory.stat."""
-
-    limit: str
-    used: str
-    inactive: str
-    active: str
-    waiting: str = "memory.pressure"
-
-
-_V2 = _Names("memory.max", "memory.current", "inactive_file", "active_file")
-_V1 = _Names(
-    "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"
-)
+_MAC_PAGES = ("vm.page_free_count", "vm.page_purgeable_count", "vm.page_pageable_external_count")
 
 
 def read_machine(root: Path = Path("/")) -> MachineReading:
     """Return the memory of this machine. `root` has Linux's /proc and /sys."""
-    return _read_mac() if sys.platform == "darwin" else _read_linux(root)
+    return read_mac(_sysctl) if sys.platform == "darwin" else _read_linux(root)
 
 
-def _read_mac() -> MachineReading:
-    pages = [_sysctl(f"vm.page_{name}") for name in _MAC_PAGES]
-    return mac_reading(
-        _sysctl("hw.memsize"),
-        _sysctl("kern.memorystatus_vm_pressure_level"),
-        _sysctl("vm.pagesize"),
-        pages,
-    )
-
-
-def mac_reading(
-    total: int | None, level: int | None, page: int | None, pages: list[int | None]
-) -> MachineReading:
-    known_pages = [count for count in pages if count is not None]
-    is_known = page is not None and len(known_pages) == len(pages)
-    available = sum(known_pages) * page if page is not None and is_known else None
-    return MachineReading(total, available, _MAC_LEVELS.get(level or 0))
+def read_mac(number: Callable[[str], int | None]) -> MachineReading:
+    """Return the memory by the system's numbers, None for those it does not have."""
+    level, page = number("kern.memorystatus_vm_pressure_level"), number("vm.pagesize")
+    counts = [count for name in _MAC_PAGES if (count := number(name)) is not None]
+    is_known = page is not None and len(counts) == len(_MAC_PAGES)
+    available = sum(counts) * (page or 0) if is_known else None
+    return MachineReading(number("hw.memsize"), available, _MAC_LEVELS.get(level or 0))
 
 
 def _sysctl(name: str) -> int | None:
@@ -73,37 +46,41 @@ def _read_linux(root: Path) -> MachineReading:
         return MachineReading()
     total, available = info["MemTotal"] * 1024, info["MemAvailable"] * 1024
     waiting = root / "proc/pressure/memory"
-    for group, names in _groups(root):
-        limit, left = _group_bytes(group, names)
+    for group in _groups(root):
+        limit, left = _group_bytes(group)
         if limit < total and left < available:
-            total, available, waiting = int(limit), left, group / names.waiting
+            total, available, waiting = int(limit), left, group / "memory.pressure"
     return MachineReading(total, available, None, *_waiting_shares(waiting))
 
 
-def _groups(root: Path) -> Iterator[tuple[Path, _Names]]:
+def _groups(root: Path) -> Iterator[Path]:
     """Yield the directories of this process's memory groups, from the inmost on."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        is_v1 = "memory" in controllers.split(",")
-        if controllers and not is_v1:
+        if controllers and "memory" not in controllers.split(","):
             continue
-        top = root / "sys/fs/cgroup" / ("memory" if is_v1 else "")
+        top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
         group = top / path.strip("/")
-        yield group, _V1 if is_v1 else _V2
+        yield group
         while group != top:  # in a container they may be out of sight
             group = group.parent
-            yield group, _V1 if is_v1 else _V2
+            yield group
 
 
-def _group_bytes(group: Path, names: _Names) -> tuple[float, int]:
-    """Return a group's limit, infinite for none, and what it may still use."""
-    limit, used = _text(group / names.limit).strip(), _text(group / names.used).strip()
-    if not (limit.isdigit() and used.isdigit()):
+def _group_bytes(group: Path) -> tuple[float, int]:
+    """Return a group's limit, infinite for none, and what it may still use. The first version of
+    groups has other names, and counts inner groups as `total`."""
+    limit = _text(group / "memory.max") or _text(group / "memory.limit_in_bytes")
+    used = _text(group / "memory.current") or _text(group / "memory.usage_in_bytes")
+    if not (limit.strip().isdigit() and used.strip().isdigit()):
         return math.inf, 0
     stat = _numbers(group / "memory.stat")
+    inactive, active = (
+        stat.get(f"total_{name}", stat.get(name, 0)) for name in ("inactive_file", "active_file")
+    )
     # Pages of files count as used; the kernel takes them back, but not all that are active.
-    files = stat.get(names.inactive, 0) + stat.get(names.active, 0) // 2
-    return int(limit), max(0, int(limit) - max(0, int(used) - files))
+    used_bytes = max(0, int(used) - inactive - active // 2)
+    return int(limit), max(0, int(limit) - used_bytes)
 
 
 def _waiting_shares(path: Path) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 """The only hook into MLX: models look up `mx.fast.scaled_dot_product_attention` at each call."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -12,14 +11,7 @@ from omlx_server.compute.kv.caches import PackedKV
 from omlx_server.compute.kv.latent import RotatedScores
 from omlx_server.compute.kv.row_groups import GroupPart, RowGroup
 from omlx_server.compute.kv.rows import RowMasks, RowsKV, pick_rows, shared_array
-from omlx_server.compute.kv.schemes.base import (
-    Arrays,
-    Mask,
-    Partial,
-    Scheme,
-    Scoring,
-    views,
-)
+from omlx_server.compute.kv.schemes.base import Mask, Partial, Scheme, Scoring, views
 from omlx_server.compute.kv.spans import join_pieces
 from omlx_server.core.memory.kv import FEW_QUERIES
 
@@ -84,19 +76,10 @@ def install() -> None:
         mx.fast.scaled_dot_product_attention = Dispatch(faster)
 
 
-@contextmanager
-def keys_at_once(keys: int | None) -> Iterator[None]:
-    """Attend one sequence to at most so many keys at once, and launch each part."""
-    Dispatch.keys_at_once = keys
-    try:
-        yield
-    finally:
-        Dispatch.keys_at_once = None
-
-
 class Dispatch:
     """Attention that also accepts keys and values of our caches. Other calls go to `original`."""
 
+    # Attention of one sequence is divided into parts of so many keys, each launched by itself.
     keys_at_once: int | None = None
 
     def __init__(self, original: Callable[..., mx.array]) -> None:
@@ -130,25 +113,16 @@ def _attend_one_sequence(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring
 def _attend_by_keys(q: mx.array, k: PackedKV, v: PackedKV, scoring: Scoring, most: int) -> mx.array:
     """Attend to spans and tail in parts of at most `most` keys, each launched before the next. The
     last part has the keys of all queries, so it alone is masked."""
-    unmasked, tail = list[tuple[Arrays, Arrays]](), (k.arrays, v.arrays)
-    queries, tokens = q.shape[2], k.arrays[0].shape[2]
-    for span in k.spans:
-        pieces = span.arrays()
-        unmasked += _in_pieces(pieces, pieces[0][0].shape[2], most)
-    last_start = max(0, tokens - max(queries, most))
-    unmasked += _in_pieces(tail, last_start, most)
-    last = views(tail[0], last_start, None), views(tail[1], last_start, None)
+    last_start = max(0, k.arrays[0].shape[2] - max(q.shape[2], most))
+    last = views(k.arrays, last_start, None), views(v.arrays, last_start, None)
+    before = views(k.arrays, 0, last_start), views(v.arrays, 0, last_start)
     merged = k.scheme.part(q, *last, **scoring)
-    for keys, values in unmasked:
-        device.launch(*merged.arrays)
-        merged = merged.merged(k.scheme.part(q, keys, values, scale=scoring["scale"], mask=None))
+    for keys, values in (*(span.arrays() for span in k.spans), before):
+        for start in range(0, keys[0].shape[2], most):
+            device.launch(*merged.arrays)
+            cut = views(keys, start, start + most), views(values, start, start + most)
+            merged = merged.merged(k.scheme.part(q, *cut, scale=scoring["scale"], mask=None))
     return k.scheme.answer(merged, q.dtype)
-
-
-def _in_pieces(sides: tuple[Arrays, Arrays], tokens: int, most: int) -> list[tuple[Arrays, Arrays]]:
-    keys, values = sides
-    cuts = [(start, min(start + most, tokens)) for start in range(0, tokens, most)]
-    return [(views(keys, *cut), views(values, *cut)) for cut in cuts]
 
 
 def _attend_groups(q: mx.array, k: RowsKV, v: RowsKV, scoring: Scoring) -> mx.array:

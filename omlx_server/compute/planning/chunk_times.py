@@ -4,12 +4,13 @@ chunk is measured only if the one before predicts an allowed time. Mlx thread, a
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import msgspec
 
 from omlx_server.compute.codecs.base import CannotFill
 from omlx_server.compute.forward_parts import decoder_layers
@@ -19,7 +20,7 @@ from omlx_server.compute.planning.plan_file import key_of
 from omlx_server.compute.planning.probe import ForwardProbe, layers_of
 from omlx_server.core.chunk_sizes import ALONE_SECONDS, ChunkPace
 from omlx_server.core.memory.kv import Keeps, PrefillShape, cache_bytes
-from omlx_server.core.work import Work
+from omlx_server.core.work import A, Work
 from omlx_server.errors import one_line
 
 _log = logging.getLogger(__name__)
@@ -43,20 +44,11 @@ def timing_chunks(
 ) -> Work[ChunkTimes | None]:
     """Return the times of chunks of `sizes` tokens (ascending), up to the last allowed one, from
     `file` or one forward per slice, then written if `allowed()`. None if it can't be probed."""
+    problem = "the size of chunks is a default, not measured"
     key = f"{_machine(loaded)}; chunks of {', '.join(map(str, sizes))}"
     times = _parse_times(notes.read(file).get(key), sizes) if file else None
-    if times is not None:
-        return times
-    try:
-        times = yield from _measuring_sizes(ForwardProbe(loaded), sizes)
-    except (CannotFill, RuntimeError, TypeError, ValueError) as error:
-        _log.warning("the size of chunks is a default, not measured: %s", one_line(error))
-        return None
-    finally:
-        mx.clear_cache()
-    if file and allowed():
-        plain = {str(size): seconds for size, seconds in times.items()}
-        notes.write(file, {**notes.read(file), key: plain})
+    if times is None:
+        times = yield from _measuring(problem, _measuring_sizes(loaded, sizes), key, file, allowed)
     return times
 
 
@@ -71,31 +63,38 @@ def timing_depths(
     """Return the pace of chunks, whose `times` by `sizes` are known or measured now, one forward
     per slice, from `file` or then written if `allowed()`. Caches take at most `most_bytes`. None
     if it can't be probed, or at no depth."""
+    problem = "the time of deep chunks is not measured"
     key = f"{_machine(loaded)}; depths of chunks of {', '.join(map(str, sizes))}"
+    pace = _parse_pace(notes.read(file).get(key)) if file else None
+    if pace is None:
+        measuring = _measuring_depths(loaded, sizes, times, most_bytes)
+        pace = yield from _measuring(problem, measuring, key, file, allowed)
+    return pace if pace is None or len(pace.by_depth) > 1 or not pace.growing else None
+
+
+def _measuring(
+    problem: str, measuring: Work[A], key: str, file: Path | None, allowed: notes.Allowed
+) -> Work[A | None]:
+    """Measure, and note it. Log the problem and return None if the model can't be probed."""
     try:
-        layers = layers_of(loaded.model)
-        seconds = _parse_seconds(notes.read(file).get(key)) if file else None
-        if seconds is None:
-            deepest = most_bytes // max(1, cache_bytes(layers, 1, 1024) // 1024)
-            seconds = yield from _measuring_depths(ForwardProbe(loaded), sizes, times, deepest)
-            if file and allowed():
-                notes.write(file, {**notes.read(file), key: seconds})
+        measures = yield from measuring
     except (CannotFill, RuntimeError, TypeError, ValueError) as error:
-        _log.warning("the time of deep chunks is not measured: %s", one_line(error))
+        _log.warning("%s: %s", problem, one_line(error))
         return None
     finally:
         mx.clear_cache()
-    growing = sum(layer.count for layer in layers if layer.keeps in (Keeps.GROWING, Keeps.PADDED))
-    pace = _pace_of(seconds, len(decoder_layers(loaded.model)), growing)
-    return pace if len(pace.by_depth) > 1 or not growing else None
+    if file and allowed():
+        plain = msgspec.to_builtins(measures, str_keys=True)
+        notes.write(file, {**notes.read(file), key: plain})
+    return measures
 
 
 def _machine(loaded: LoadedModel) -> str:
     return f"{key_of(loaded)}; {os.cpu_count()} cores"
 
 
-def _measuring_sizes(probe: ForwardProbe, sizes: Sequence[int]) -> Work[ChunkTimes]:
-    middle, times = sizes[-1] // 2, ChunkTimes()
+def _measuring_sizes(loaded: LoadedModel, sizes: Sequence[int]) -> Work[ChunkTimes]:
+    probe, middle, times = ForwardProbe(loaded), sizes[-1] // 2, ChunkTimes()
     measured_size, seconds = _FIRST_CHUNK, (yield from _fastest(probe, _FIRST_CHUNK, middle))
     for size in sizes:
         predicted_seconds = seconds * size / measured_size
@@ -107,34 +106,29 @@ def _measuring_sizes(probe: ForwardProbe, sizes: Sequence[int]) -> Work[ChunkTim
 
 
 def _measuring_depths(
-    probe: ForwardProbe, sizes: Sequence[int], times: ChunkTimes, deepest: int
-) -> Work[dict[str, float]]:
-    """Return seconds by the tokens of a chunk, and as "@depth" of `_FIRST_CHUNK` by its middle."""
-    middle, seconds = sizes[-1] // 2, dict[str, float]()
-    for size in (1, _FIRST_CHUNK, *(times or sizes[:1])):
-        seconds[str(size)] = times.get(size) or (yield from _fastest(probe, size, middle))
-    depth, took = middle, seconds[str(_FIRST_CHUNK)]
-    seconds[f"@{middle}"] = took
-    deepest = min(deepest, _DEEPEST)
+    loaded: LoadedModel, sizes: Sequence[int], times: ChunkTimes, most_bytes: int
+) -> Work[ChunkPace]:
+    """Return the pace by small chunks and those of `sizes`, and by the depth of a small one."""
+    probe, layers = ForwardProbe(loaded), layers_of(loaded.model)
+    middle, by_size = sizes[-1] // 2, ChunkTimes()
+    for size in sorted({1, _FIRST_CHUNK, *(times or sizes[:1])}):
+        by_size[size] = times.get(size) or (yield from _fastest(probe, size, middle))
+    depth, took = middle, by_size[_FIRST_CHUNK]
+    by_depth = {float(middle): took}
+    deepest = min(most_bytes // max(1, cache_bytes(layers, 1, 1024) // 1024), _DEEPEST)
     # At worst all of its time grows with the depth.
     while depth < deepest and 4 * took <= _LONGEST_SECONDS:
         depth = min(4 * max(depth, _FIRST_CHUNK), deepest)
         took = yield from _fastest(probe, _FIRST_CHUNK, depth)
-        seconds[f"@{depth}"] = took
-    return seconds
-
-
-def _pace_of(seconds: Mapping[str, float], layers: int, growing: int) -> ChunkPace:
-    sizes = sorted((int(name), took) for name, took in seconds.items() if name[0] != "@")
-    depths = sorted((int(name[1:]), took) for name, took in seconds.items() if name[0] == "@")
+        by_depth[float(depth)] = took
     # A longer or deeper chunk takes no less time; what says otherwise is noise.
-    longest = accumulate((took for _, took in sizes), max)
-    growth = accumulate(((took - depths[0][1]) / _FIRST_CHUNK for _, took in depths), max)
+    longest, shallow = accumulate(by_size.values(), max), by_size[_FIRST_CHUNK]
+    growth = accumulate(((took - shallow) / _FIRST_CHUNK for took in by_depth.values()), max)
     return ChunkPace(
-        layers,
-        growing,
-        tuple(zip((size for size, _ in sizes), longest, strict=True)),
-        tuple(zip((float(depth) for depth, _ in depths), growth, strict=True)),
+        len(decoder_layers(loaded.model)),
+        sum(layer.count for layer in layers if layer.keeps in (Keeps.GROWING, Keeps.PADDED)),
+        tuple(zip(by_size, longest, strict=True)),
+        tuple(zip(by_depth, growth, strict=True)),
     )
 
 
@@ -153,12 +147,13 @@ def _parse_times(stored: Any, sizes: Sequence[int]) -> ChunkTimes | None:
     return times if all(map(_is_time, times.values())) else None
 
 
-def _parse_seconds(stored: Any) -> dict[str, float] | None:
-    if not isinstance(stored, dict) or not all(map(_is_time, stored.values())):
+def _parse_pace(stored: Any) -> ChunkPace | None:
+    try:
+        pace = msgspec.convert(stored, ChunkPace)
+    except msgspec.ValidationError:
         return None
-    digits = [name.removeprefix("@") for name in stored]
-    has_both = any(name[0] == "@" for name in stored) and any(name[0] != "@" for name in stored)
-    return stored if has_both and all(map(str.isdecimal, digits)) else None
+    has_both = pace.layers > 0 and pace.by_size and pace.by_depth
+    return pace if has_both and all(_is_time(seconds) for _, seconds in pace.by_size) else None
 
 
 def _is_time(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 
 from omlx_server.core.blocks.eviction_order import EvictionOrder
 from omlx_server.core.blocks.keys import BlockKey, namespace_id
@@ -20,6 +21,15 @@ class ColdEntry:
     record: Record | None = None
     used: int = 0
     leases: int = 0
+
+
+class WriteCause(Enum):
+    """Why a block is written, with the share of a day's bytes, which spares the SSD, up to which it
+    is."""
+
+    SEEN_ONCE = 0.25  # evicted; few of these are ever asked for again
+    SEEN_AGAIN = 0.875  # evicted from a prefix that came twice, or a conversation that went on
+    KEPT = 1.0  # the server ends, or all are written when they are made
 
 
 @dataclass(slots=True)

@@ -118,7 +118,10 @@ class PressureGauge:
         level = self.pressure.level
         risen, self._last_read = min(read, self._last_read), read
         if risen > level:
-            self._set_patience(level, now)
+            if not level:
+                has_returned = now - self._eased_at < _RETURN_SECONDS
+                longer = min(2 * self._calm_seconds, _LONGEST_CALM_SECONDS)
+                self._calm_seconds = longer if has_returned else _CALM_SECONDS
             level = risen
         if read and read >= level:
             self._pressed_at = now
@@ -126,13 +129,6 @@ class PressureGauge:
             self._pressed_at = self._eased_at = now
             return PressureLevel(level - 1)
         return level
-
-    def _set_patience(self, level: PressureLevel, now: float) -> None:
-        if level:
-            return
-        has_returned = now - self._eased_at < _RETURN_SECONDS
-        longer = min(2 * self._calm_seconds, _LONGEST_CALM_SECONDS)
-        self._calm_seconds = longer if has_returned else _CALM_SECONDS
 
     def _may_step_back(self, now: float) -> bool:
         is_calm = now - self._pressed_at >= self._calm_seconds

@@ -13,8 +13,7 @@ from omlx_server.core.blocks.block import (
 )
 from omlx_server.core.blocks.index import BlockIndex
 from omlx_server.core.blocks.lookup import BlocksInUse, PrefixMatch
-from omlx_server.core.cold.index import ColdEntry
-from omlx_server.core.cold.wear import WriteCause
+from omlx_server.core.cold.index import ColdEntry, WriteCause
 from omlx_server.core.prefix_cache.report import CacheReport, Dropped
 
 

@@ -31,10 +31,9 @@ from omlx_server.core.blocks.lookup import (
 )
 from omlx_server.core.blocks.pins import Pin, PinnedBlocks, Pins, checkpoints_to_pin
 from omlx_server.core.blocks.record import Record, RecordKind
-from omlx_server.core.cold.index import ColdIndex
+from omlx_server.core.cold.index import ColdIndex, WriteCause
 from omlx_server.core.cold.read_ahead import ReadAhead, comes_early
 from omlx_server.core.cold.recall import RecallPrompt, forget_beyond, reach
-from omlx_server.core.cold.wear import WriteCause
 from omlx_server.core.prefix_cache.cuts import Cutter, checkpoint_branches, plan_checkpoints
 from omlx_server.core.prefix_cache.eviction import Eviction, HotBudget, Uses, write_cause
 from omlx_server.core.prefix_cache.misses import Misses

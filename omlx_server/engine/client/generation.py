@@ -116,7 +116,7 @@ class Generation:
 
     def _note_admission(self, event: Outbound) -> None:
         if isinstance(event, Admitted):
-            self.admitted_at = self.admitted_at or now()
+            self.admitted_at = self.admitted_at or clock.now()
             if self.admitted is None or event.miss is Miss.UNREADABLE:
                 self.admitted = event
         if isinstance(event, Restored):
@@ -137,8 +137,3 @@ def _error_of(event: TokenEvent) -> OmlxError:
         case FinishReason.DEADLINE:
             return DeadlineExceeded("the request did not finish within its time limit")
     return InternalError(f"the request failed: {event.error}")
-
-
-def now() -> float:
-    """Return the time by the clock of `arrived` and `deadline`."""
-    return clock.now()

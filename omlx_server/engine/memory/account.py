@@ -103,7 +103,7 @@ class MemoryAccount:
 
     def largest_job_alone(self, share: "MemoryShare") -> int:
         """Return the bytes for a job if no other model were loaded."""
-        hot_bytes = max(share.pinned, self._hot_floor_beside(share.weights))
+        hot_bytes = max(share.pinned, hot_floor_bytes(self.limit - share.weights))
         return self.limit - share.weights - self.queue - hot_bytes
 
     def free(self) -> int:
@@ -130,10 +130,7 @@ class MemoryAccount:
     @property
     def floor(self) -> int:
         """Bytes that all hot tiers together always keep."""
-        return self._hot_floor_beside(self.weights)
-
-    def _hot_floor_beside(self, weights: int) -> int:
-        return hot_floor_bytes(self.limit - weights)
+        return hot_floor_bytes(self.limit - self.weights)
 
     @property
     def _least_hot_bytes(self) -> int:

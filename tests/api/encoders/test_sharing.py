@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
+from omlx_server.clock import now
 from omlx_server.compute.embed import loader
 from omlx_server.compute.embed.embedder import Embedder
 from omlx_server.core.crash import guarded
@@ -19,7 +20,6 @@ from omlx_server.core.step import Step
 from omlx_server.core.work import Work
 from omlx_server.engine import turns as engine_turns
 from omlx_server.engine.client import engine_client
-from omlx_server.engine.client.generation import now
 from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.memory.reservations import JobRoom
 from omlx_server.engine.model_instance import ModelInstance

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from omlx_server.cli.look import stress_load
-from omlx_server.cli.look.stress_load import StressLoad, StressPlan, StressPrompts
+from omlx_server.cli.look.stress_load import StressClients, StressPlan
 from omlx_server.cli.server_client.http import server_at
-from omlx_server.doctor.stress.phase import PhaseFigures
 from tests.api.harness import wait_for
 from tests.cli.json_handler import JsonHandler
 
@@ -46,16 +45,17 @@ class Answers(JsonHandler):
 
 
 @contextmanager
-def loading(**fields: Any) -> Iterator[tuple[StressLoad, type[Answers]]]:
+def loading(**fields: Any) -> Iterator[tuple[StressClients, type[Answers]]]:
     handler = type("Handler", (Answers,), fields)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             client = server_at(f"http://127.0.0.1:{server.server_port}", "")
-            prompts = StressPrompts(PLAN)
-            prompts.learn(client, "m")
-            yield StressLoad(client, "m", prompts, PhaseFigures(), time.monotonic() + 60), handler
+            clients = StressClients(PLAN)
+            clients.server, clients.model, clients.end = client, "m", time.monotonic() + 60
+            clients.learn()
+            yield clients, handler
         finally:
             server.shutdown()
             thread.join()
@@ -124,6 +124,6 @@ def test_clients_ask_all_prompts_in_turn() -> None:
     with loading() as (load, _):
         load.start(lambda: load.ask_in_turn(3))
         wait_for(lambda: load.figures.requests >= 8)
-        assert load.is_running
+        assert load.are_asking
         load.stop()
-        assert sorted(load.prompts.answers) == [(0, 10), (1, 20), (2, 30), (3, 40)]
+        assert sorted(load.answers) == [(0, 10), (1, 20), (2, 30), (3, 40)]

@@ -258,7 +258,14 @@ def test_depths_are_kept_and_a_damaged_file_measures_again(
     plans = json.loads(file.read_text())
     [key] = [key for key in plans if "depths" in key]
     damaged: Any
-    for damaged in ({}, [], {"1": 0.1}, {"@64": 0.1}, {"1": 0.1, "@64": -1}, {"x": 1, "@64": 1}):
+    kept = plans[key]
+    wrong: tuple[dict[str, Any], ...] = (
+        {"layers": 0},
+        {"by_size": []},
+        {"by_size": [[1, -1.0]]},
+        {"by_depth": None},
+    )
+    for damaged in ({}, [], *({**kept, **field} for field in wrong)):
         file.write_text(json.dumps({**plans, key: damaged}))
         count = len(timed)
         pace_of(llama, file)

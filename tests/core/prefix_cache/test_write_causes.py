@@ -5,8 +5,7 @@ from itertools import count
 import pytest
 
 from omlx_server.core.blocks.block import Size
-from omlx_server.core.cold.index import ColdIndex
-from omlx_server.core.cold.wear import WriteCause
+from omlx_server.core.cold.index import ColdIndex, WriteCause
 from omlx_server.core.prefix_cache.eviction import HotBudget
 from omlx_server.core.prefix_cache.prefix_cache import PrefixCache
 from tests.core.places import place

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from omlx_server.doctor.finding import Level
-from omlx_server.doctor.stress.phase import PhaseFigures, finding_of
+from omlx_server.doctor.stress.report import PhaseFigures, finding_of
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from omlx_server.doctor.stress.phase import PhaseFigures
-from omlx_server.doctor.stress.report import StressReport, unfinished
+from omlx_server.doctor.stress.report import PhaseFigures, StressReport, unfinished
 
 DEAD = 2**30  # no process has this id
 
