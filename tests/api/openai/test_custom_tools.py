@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from tests.api.harness import CHAT, ServerProcess, assert_envelope, stream_events
+from tests.api.harness import CHAT, ServerProcess, assert_envelope, stream_events, wait_for
 from tests.api.tool_types import LARK, LARK_TEXT, RECURSIVE, REGEX
 
 
@@ -93,7 +93,7 @@ def test_a_grammar_that_is_not_enforced_is_told(tiny: ServerProcess) -> None:
     assert answer.status_code == 200
     told = answer.headers["x-omlx-warnings"]
     assert told == "the Lark grammar of tools.1 is shown to the model, but not enforced"
-    assert told in tiny.log
+    wait_for(lambda: told in tiny.log)  # the line comes when the exchange has ended
     fine = tiny.http.post(f"{tiny.url}{CHAT}", json=body(tool_choice="auto", max_tokens=4))
     assert "x-omlx-warnings" not in fine.headers
 

@@ -272,7 +272,7 @@ def test_at_a_terminal_it_asks_first(store: Store, answer: str) -> None:
     finally:
         os.close(terminal)
         os.close(ours)
-    assert "Remove 5 blocks of gone, here" in done.stdout
+    assert "Remove 5 blocks of gone, here" in done.stderr
     assert done.returncode == (0 if answer == "y" else 1), done.stderr
     assert len(store.names()) == (0 if answer == "y" else 5)
 
