@@ -37,7 +37,7 @@ _APART = (
     "responses.store=memory cache.remote= cache.cold_min_free_disk=0"
 )
 _SECTIONS = ("memory", "cache", "kv_cache", "scheduler", "speculation", "context")
-_PROGRAM = (sys.executable, "-P", "-m", "omlx_server.cli.with_parent")
+_PROGRAM = (sys.executable, "-P", "-m", "omlx_server")
 _READY = re.compile(r"omlx-server is ready: (\S+?)(?:/v1)? serves (\S+)")
 _LAST_CHARACTERS = 300  # of the log
 _TAKER = (sys.executable, "-P", "-m", "omlx_server.doctor.stress.taker")
@@ -78,8 +78,8 @@ def run(
     files = [own_place(PLACE), *([file] if file else [])]
     say(f"the report is in {files[-1]}, also after a reboot")
     with tempfile.TemporaryDirectory(prefix="omlx-stress-") as temporary, on_sigterm(raise_exit):
-        cold = f"cache.cold_dir={temporary}/kv", f"cache.cold_cache_max_bytes={PLAN.cold_bytes}"
-        sets = [*sets, *_APART.split(), *cold, f"cache.hot_cache_max_bytes={PLAN.hot_bytes}"]
+        cold = f"cache.cold_dir={temporary}/kv", f"cache.cold_cache_max_bytes={PLAN.cold_bytes}B"
+        sets = [*sets, *_APART.split(), *cold, f"cache.hot_cache_max_bytes={PLAN.hot_bytes}B"]
         in_force = load_settings(config, sets).settings
         report = StressReport(files, _head(name, in_force, minutes))
         server = StressServer(model, config, sets, Path(temporary) / "log")
@@ -117,7 +117,8 @@ class StressServer:
     """`omlx-server serve MODEL`, not started yet. It logs to a file."""
 
     def __init__(self, model: str, config: Path | None, sets: Sequence[str], log: Path) -> None:
-        self._words = ["serve", model, *(["--config", str(config)] if config else [])]
+        self._words = ["serve", model, "--until-stdin-ends"]
+        self._words += ["--config", str(config)] if config else []
         self._words += [word for assignment in sets for word in ("--set", assignment)]
         keys = load_settings(config, sets).settings.auth.api_keys
         self._key = next((key.reveal() for key in keys), "")

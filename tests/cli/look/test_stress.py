@@ -67,7 +67,7 @@ def in_phase(home: Path, phase: str) -> Callable[[], bool]:
 def server_of(process: "subprocess.Popen[str]") -> psutil.Process:
     def child() -> psutil.Process | None:
         children = psutil.Process(process.pid).children()
-        servers = (child for child in children if "omlx_server.cli.with_parent" in child.cmdline())
+        servers = (child for child in children if "--until-stdin-ends" in child.cmdline())
         return next(servers, None)
 
     return wait_for(child)
