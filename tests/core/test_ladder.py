@@ -260,9 +260,9 @@ def test_a_queue_that_does_not_fit_is_asked_once_not_each_of_it(
     asked = list[Caches]()
     can_reserve = run.watch.can_reserve
 
-    def noted(caches: Caches, chunk: int, now: float) -> bool:
+    def noted(caches: Caches, chunk: int, now: float, **options: bool) -> bool:
         asked.append(caches)
-        return can_reserve(caches, chunk, now)
+        return can_reserve(caches, chunk, now, **options)
 
     monkeypatch.setattr(run.watch, "can_reserve", noted)
     run.step()
