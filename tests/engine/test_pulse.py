@@ -2,12 +2,12 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 
 import mlx.core as mx
 import pytest
 
+from omlx_server import clock
 from omlx_server.compute.hardware import device
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.pulse import Pulse
@@ -111,15 +111,18 @@ def verdicts(act: Callable[[], object]) -> list[bool]:
         await engine.start()
         step = asyncio.create_task(engine.call(act))
         found = []
-        for _ in range(40):
-            await asyncio.sleep(0.05)
-            found.append(engine.alive(time.monotonic()))
-        assert not step.done()
-        release.set()
-        await step
-        while not engine.alive(time.monotonic()):
-            await asyncio.sleep(0.01)
-        await engine.stop()
+        try:
+            for _ in range(40):
+                await asyncio.sleep(0.05)
+                found.append(engine.alive(clock.now()))
+            assert not step.done()
+            release.set()
+            await step
+            while not engine.alive(clock.now()):
+                await asyncio.sleep(0.01)
+        finally:  # else its thread would be waited for
+            release.set()
+            await engine.stop()
         return found[20:]
 
     release.clear()
