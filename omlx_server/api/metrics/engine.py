@@ -173,7 +173,7 @@ class EngineMetrics:
 
     def collect(self) -> Iterator[Metric]:
         vitals, vllm_prefix = self._models.vitals, self._vllm_prefix
-        counted = vitals.counted
+        counted, device_errors = vitals.counted, vitals.device_errors
         loads = dict.fromkeys(self.names, _NO_LOAD)
         loads |= {name: status.load for name, status in self._models.engines()}
         caches = {name: counts.cache for name, counts in counted.items()}
@@ -188,7 +188,7 @@ class EngineMetrics:
             "omlx_device_errors",
             "Failures that the GPU reported, by class (docs/trouble.md).",
             ("class",),
-            {(fault.value,): vitals.device_errors.get(fault, 0) for fault in DeviceFault},
+            {(fault.value,): device_errors.get(fault, 0) for fault in DeviceFault},
         )
         yield from _draft_metrics(counted)
         yield self._texts.metric(self.names, self._models.loaded())

@@ -16,7 +16,7 @@ _HYSTERESIS = 1.5
 # else the tasks of some other container have reached its limit.
 _MUCH_WAITING = 10.0
 _SCARCE = 4
-# At a look it takes at least this share of the machine's memory at a look.
+# A look takes at least this share (1/64) of the machine's memory.
 _PORTIONS = 64
 _STEPS_BACK = 16
 _CALM_SECONDS = 10.0
