@@ -146,9 +146,10 @@ class ModelInstance:
     def ledger(self) -> Ledger:
         """Return the bytes held, without weights."""
         index = self.cache.index
-        # What runs hold beyond their blocks is counted as rows or, without rows, as blocks.
-        beyond_blocks = max(0, self.runner.live_bytes - self.runner.runs.block_bytes)
-        row_bytes = 0 if self.runner.idle else beyond_blocks
+        # What runs hold beyond their blocks is counted as rows or, without rows, as blocks. It is
+        # less than nothing while a tail and a block after it refer to the same tokens of a run.
+        beyond_blocks = self.runner.live_bytes - self.runner.runs.block_bytes
+        row_bytes = 0 if self.runner.idle else max(0, beyond_blocks)
         gap_bytes = beyond_blocks - row_bytes
         return Ledger(
             live=row_bytes + index.in_use + self.features.nbytes,

@@ -145,10 +145,10 @@ class Outcome:
         if self.problems or len(self.hot) < 3:
             return False
         gave_way = self.resident[1] <= (self.resident[0] - self.given_up) * _SLACK
-        came_back = self.hot[2] >= 0.95 * self.hot[0] and self.hot[1] < 0.5 * self.hot[0]
+        gave_way = gave_way and self.hot[1] < 0.5 * self.hot[0]
         calm = self.rises <= 2 and self.levels[-1] == 0
         served = self.answers_under_pressure > 0
-        return gave_way and came_back and calm and served and self.work.is_right
+        return gave_way and calm and served and self.work.is_right
 
     def __str__(self) -> str:
         hot, resident = ([n // MB for n in values] for values in (self.hot, self.resident))

@@ -12,6 +12,7 @@ import pytest
 from omlx_server.compute.caches import Caches
 from omlx_server.compute.hardware import device, heap
 from omlx_server.core.memory.guard import Relief
+from omlx_server.core.request import TokenEvent
 from omlx_server.core.scheduler.limits import SchedulerLimits
 from omlx_server.engine.memory.account import Audit, MemoryAccount
 from omlx_server.engine.model_instance import ModelInstance
@@ -250,6 +251,33 @@ def test_an_engine_at_rest_compares_its_account_with_mlx(
             assert leak is not None
 
     asyncio.run(run())
+
+
+def test_tokens_that_a_tail_and_a_block_share_are_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A step cuts the block behind a prompt's tail. The rows are just full: places that no block
+    holds would hide it."""
+    beyond = list[int]()
+    relieve = ModelInstance.relieve
+
+    def relieve_and_compare(instance: ModelInstance, now: float) -> list[TokenEvent]:
+        device.wait()
+        assert instance.watch is not None
+        beyond.append(device.active_memory() - instance.watch.share.account.held().held)
+        return relieve(instance, now)
+
+    async def run() -> None:
+        async with Running(watched_instance(64 << 20)) as engine:
+            for number in range(8):
+                prompt = [number, *[2, 3] * 124, *range(number)]
+                await collect(await engine.submit(request(str(number), prompt, 20)))
+
+    monkeypatch.setattr(ModelInstance, "relieve", relieve_and_compare)
+    monkeypatch.setattr(ModelInstance, "is_steady", lambda instance: False)
+    asyncio.run(run())
+    assert len(beyond) > 8 * 20
+    assert min(beyond) > -4096, "less than one token"
 
 
 def leaked(nbytes: int) -> mx.array:
