@@ -50,6 +50,8 @@ from omlx_server.errors import LoadFailed
 
 _log = logging.getLogger(__name__)
 
+_TRIAL_TOKENS = 9
+
 
 class ModelRunner:
     """One loaded model, its live batch and its unfinished prefills. `codec` is None if its
@@ -172,6 +174,17 @@ class ModelRunner:
         self._prefiller.clear()
         device.drain_pool()
 
+    def failure_of(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> Crash | None:
+        """Return why a prompt fails alone. Waits. Raises what the device raises."""
+        crash = guarded(self.probe, join, images)
+        if crash is not None and fault_of(crash.error) is not None:
+            raise crash.error
+        return crash
+
+    def is_broken(self) -> bool:
+        """Return whether any prompt fails. Waits. Raises what the device raises."""
+        return self.failure_of(_trial_join()) is not None
+
     def probe(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> None:
         """Prefill one context and decode a token, apart. Waits. Raises RuntimeError when the
         prefill fails, and whatever the decode raises."""
@@ -187,15 +200,16 @@ class ModelRunner:
             scratch.try_step(Step(chunks=(chunk,)))
         scratch.try_step(Step(decodes=(join.id,)))
 
-    def try_step(self, step: Step) -> None:
+    def try_step(self, step: Step) -> StepResult:
         """Run a step and wait. Raises RuntimeError if a chunk fails or is lost."""
-        self.read(self.decode(step))
+        result = self.read(self.decode(step))
         chunks = self.prefill(step)
         chunks.wait()
         if chunks.starved:
             raise MemoryError("there is no memory to read a prompt alone")
         if chunks.failures or chunks.lost:
             raise RuntimeError(chunks.failures[0].message if chunks.failures else "a chunk is lost")
+        return result
 
     def warming(self) -> Work[None]:
         """Run a few steps, one per slice, to compile kernels. Raises LoadFailed for logits that are
@@ -223,8 +237,7 @@ class ModelRunner:
             Step(drops=ids[1:], decodes=ids[:1]),
         )
         for step in steps:
-            _check_finite(scratch.read(scratch.decode(step)))
-            scratch.prefill(step).wait()
+            _check_finite(scratch.try_step(step))
             yield
         self.ranks.reset()
 
@@ -306,6 +319,8 @@ class ModelRunner:
         elif isinstance(prefilled.error, LostTokens) or self._is_first_failure(group[0]):
             self._prefiller.fail([group[0].prefill], together=False)
             launched.lost += group
+        elif not self.ranks.are_several and self.is_broken():
+            raise prefilled.error
         else:
             _log.error("prefill of %s failed", group[0].prefill.request, exc_info=prefilled.error)
             self._prefiller.fail([group[0].prefill], together=False)
@@ -314,7 +329,7 @@ class ModelRunner:
         return []
 
     def _is_first_failure(self, chunk: Chunk) -> bool:
-        """Note that a prompt failed alone. Only one that fails twice is to blame."""
+        """Note that a prompt failed alone. It is to blame if it fails twice and another works."""
         is_first = chunk.prefill not in self._failed_prefills
         self._failed_prefills ^= {chunk.prefill}
         return is_first
@@ -354,6 +369,12 @@ class ModelRunner:
             if payload is not None:
                 device.launch(*payload.buffers)
         return CutPayload(cut, block, checkpoint)
+
+
+def _trial_join() -> Join:
+    id = SequenceId(RequestId("trial"), 0)
+    greedy = SamplingParams(max_tokens=1, temperature=0)
+    return Join(id, (1,) * _TRIAL_TOKENS, _TRIAL_TOKENS, greedy)
 
 
 def _check_finite(result: StepResult) -> None:

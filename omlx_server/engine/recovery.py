@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from omlx_server.compute.hardware import device
-from omlx_server.core.crash import Crash, Crashes, guarded
+from omlx_server.core.crash import Crashes
 from omlx_server.core.device_errors import DeviceFault, Reaction, RecentFaults, fault_of
-from omlx_server.core.images import ImageSpan
-from omlx_server.core.request import RequestId, SamplingParams, TokenEvent
-from omlx_server.core.step import Join, SequenceId
+from omlx_server.core.request import TokenEvent
+from omlx_server.core.step import SequenceId
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import Unavailable, one_line
 
@@ -17,7 +16,6 @@ _log = logging.getLogger(__name__)
 
 # A sequence ends with an error once so many steps with it have failed without a token in between.
 _MOST_FAILED_STEPS = 8
-_TRIAL_TOKENS = 9
 
 
 class RecoverableLoop(Protocol):
@@ -88,27 +86,18 @@ class StepRecovery:
         third time within a minute `error` is raised."""
         _log.error("a step failed; looking for its cause", exc_info=error)
         culprits = list[tuple[SequenceId, str]]()
-        suspects = self._loop.instance.restart()
+        suspects, runner = self._loop.instance.restart(), self._loop.instance.runner
         for sequence in suspects:
             self._loop.beat()
             join, images = sequence.join(), sequence.request.images
-            if self._failure_of(join, images) and (again := self._failure_of(join, images)):
+            if runner.failure_of(join, images) and (again := runner.failure_of(join, images)):
                 culprits.append((sequence.id, again.summary))
-        if len(culprits) == len(suspects) and self._failure_of(_trial_join()):
+        if len(culprits) == len(suspects) and runner.is_broken():
             raise error  # nothing works
         for id, summary in culprits:
             self._fail(id, f"{summary} while generating")
         if not culprits and self._unexplained.are_too_many(self._clock()):
             raise error
-
-    def _failure_of(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> Crash | None:
-        """Return why a prompt fails alone. Raises what the device raises."""
-        failure = guarded(self._loop.instance.runner.probe, join, images)
-        if not isinstance(failure, Crash):
-            return None
-        if fault_of(failure.error) is not None:
-            raise failure.error
-        return failure
 
     def _fail(self, id: SequenceId, why: str) -> None:
         self._loop.send(self._loop.instance.scheduler.fail_sequence(id, why))
@@ -133,9 +122,3 @@ def note_job_error(
     if reaction is Reaction.SHORTEN:
         shorten()
     return Unavailable(f"the device failed ({fault}); try again")
-
-
-def _trial_join() -> Join:
-    id = SequenceId(RequestId("trial"), 0)
-    greedy = SamplingParams(max_tokens=1, temperature=0)
-    return Join(id, (1,) * _TRIAL_TOKENS, _TRIAL_TOKENS, greedy)

@@ -19,6 +19,7 @@ from omlx_server.compute.payload import Payload
 from omlx_server.core.blocks.block import CacheLayout, PayloadId
 from omlx_server.core.blocks.keys import BlockKey
 from omlx_server.core.blocks.record import PackedArrays, Recalled, Record
+from omlx_server.core.crash import Crash
 from omlx_server.core.images import ImageSpan
 from omlx_server.core.memory.estimate import STRUCTURAL, Planner
 from omlx_server.core.memory.kv import Decode, Keeps, LayerKv, ModelShape, PrefillShape
@@ -155,9 +156,11 @@ class PretendRunner:
         late, self.cut_late = self.cut_late, ()
         return _payloads(late)
 
-    def probe(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> None:
-        if join.id.request in self.guilty:
-            raise RuntimeError("planted")
+    def failure_of(self, join: Join, images: tuple[ImageSpan, ...] = ()) -> Crash | None:
+        return Crash(RuntimeError("planted")) if join.id.request in self.guilty else None
+
+    def is_broken(self) -> bool:
+        return False
 
     def _strikes(self, *kinds: str) -> str:
         """Whether one of these faults is the next."""

@@ -2,7 +2,7 @@
 right answer, nobody is blamed, and nothing is left behind."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,12 +11,13 @@ import pytest
 
 from omlx_server.compute.forward_parts import decoder_layers
 from omlx_server.compute.hardware import device, device_policy
+from omlx_server.compute.prefill import Prefilled, Prefiller
 from omlx_server.compute.runner import ModelRunner
 from omlx_server.core.chunk_sizes import ChunkPace
 from omlx_server.core.device_errors import DeviceFault, Reaction, RecentFaults, fault_of
 from omlx_server.core.dispatch_limit import DispatchLimit
 from omlx_server.core.images import ImageSpan
-from omlx_server.core.step import Join
+from omlx_server.core.step import Chunk, Join
 from omlx_server.core.work import Work
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import InternalError, NoMemory, Unavailable
@@ -177,6 +178,28 @@ def test_who_fails_alone_only_once_is_not_to_blame(monkeypatch: pytest.MonkeyPat
     for position in range(4, 14, 2):
         run_with("llama", lambda: ValueError("planted"), position)
     assert tries
+
+
+@pytest.mark.parametrize("times", range(3, 6))
+def test_a_prompt_that_fails_twice_is_not_to_blame_where_none_works(
+    times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, run = [times], Prefiller.run
+
+    def fails_at_first(prefiller: Prefiller, group: Sequence[Chunk]) -> Prefilled | None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise ValueError("planted")
+        return run(prefiller, group)
+
+    monkeypatch.setattr(Prefiller, "run", fails_at_first)
+
+    async def serve() -> None:
+        async with Running(lambda: instance_of("llama")) as engine:
+            assert len(await answer(engine, "alone", PROMPTS[0])) == 6
+
+    asyncio.run(serve())
+    assert left[0] < 0
 
 
 def test_every_class_is_told_by_its_message() -> None:
