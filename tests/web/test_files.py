@@ -16,7 +16,7 @@ OWN = sorted(
     for path in FOLDER.rglob("*")
     if path.suffix in (".js", ".css", ".html") and VENDOR not in path.parents
 )
-MOST_COMPRESSED = 300_000
+MOST_COMPRESSED = 450_000
 LONGEST_FILE = 400
 LONGEST_LINE = 100
 ELSEWHERE = re.compile(r"""(?:src|href|from|import|url\()\s*[=(]?\s*["'`]?(?:https?:)?//""")
@@ -57,5 +57,5 @@ def test_every_import_leads_to_a_file() -> None:
     for path in OWN:
         if path.suffix != ".js":
             continue
-        for name in re.findall(r'from "([^"]+)"', path.read_text(encoding="utf-8")):
+        for name in re.findall(r'(?:from |import\()"([^"]+)"', path.read_text(encoding="utf-8")):
             assert (path.parent / name).resolve().is_file(), f"{path}: {name}"

@@ -25,16 +25,24 @@ ATTACKS = (
     '<https://elsewhere.example/" onmouseover="window.hacked=1>',
     "\u202egnp.exe\u202c and \u2066hidden\u2069",
     "> " * 3000 + "deep",
+    r"$\href{javascript:window.hacked=1}{x}$ and $$\includegraphics{https://elsewhere.example/x.png}$$",
+    r"\(\htmlData{onclick=window.hacked=1}{x}\) \[\data{onclick=window.hacked=1}{x}\]",
+    r"$\style{position:fixed;inset:0}{x}$ $\class{scrim}{x}$ $\id{app}{x}$ $\pmb{x}$",
+    r"$\text{<img src=x onerror=window.hacked=1>}$ <$x$ onclick=window.hacked=1>",
+    r"$\def\a{\a\a}\a$ $\rule{9999em}{9999em}$ $\kern{-9999em}x$",
+    "```html\n<img src=x onerror='window.hacked = 1'>\n```\n\n"
+    "- in a list:\n  ```js\n  '</code><svg>'\n  ```\n\n```constructor\nx\n```",
     "[" * 20_000,
 )
 _ELEMENTS = "script, img, svg, iframe, style, form, base, meta, input, object, embed"
 
 
 def harmless(page: Page) -> bool:
-    """Whether nothing ran, and no answer has become anything but text, lists, links and code."""
+    """Whether nothing ran, and no answer is anything but text, lists, links, code and formulas."""
     made = page.locator(".answer .markdown").locator(_ELEMENTS).count()
     events = "[...document.querySelectorAll('.answer *')].some((one) => "
-    events += "one.getAttributeNames().some((name) => name.startsWith('on') || name === 'style'))"
+    events += "one.getAttributeNames().some((name) => name.startsWith('on') || name === 'id'"
+    events += " || name === 'style' && !one.closest('math')))"
     return not made and not page.evaluate(events) and not page.evaluate("'hacked' in window")
 
 
@@ -50,6 +58,8 @@ def test_hostile_answers_show_as_text(visits: Visits) -> None:
             for link in links.all():
                 assert str(link.get_attribute("href")).startswith(("https://", "mailto:"))
         expect(page.get_by_text("<script>window.hacked = 1</script>").first).to_be_visible()
+        for command in (r"\href", r"\htmlData", r"\data", r"\style", r"\class", r"\id"):
+            expect(page.locator(".answer").filter(has_text=command)).to_have_count(1)
         assert not overflows(page)
 
 

@@ -46,6 +46,20 @@ compute(prompt[found.tokens :])
 |---|---|---|
 | restored | 3,840 | 12 ms |
 | computed | 61 | 210 ms |
+
+- [x] The hit rate $h = \\frac{f}{n}$
+- [ ] The mean: $$\\bar{t} = \\sum_{i=1}^{n} \\begin{pmatrix} t_i \\\\ 1 \\end{pmatrix}$$
+
+```ts
+// What a block costs.
+@frozen
+class Block extends Base<number> { size = 64 * 2; name: string = `b ${true}`; }
+```
+
+```diff
+- old
++ new
+```
 """
 # How many files of the page were loaded, and how many bytes came for them.
 LOADED = """() => {

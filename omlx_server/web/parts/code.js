@@ -1,8 +1,9 @@
 // A block of code or JSON with a button that copies it.
+import { colour } from "./colours.js";
 
 const COPIED_MS = 1500;
 
-export function codeBlock(text, language) {
+export function codeBlock(text, language = "", open = false) {
   const box = document.createElement("figure");
   box.className = "code";
   const head = document.createElement("figcaption");
@@ -22,14 +23,21 @@ export function codeBlock(text, language) {
   code.setAttribute("aria-label", `${name.textContent} code`);
   code.setAttribute("role", "group");
   code.append(document.createElement("code"));
-  code.firstChild.textContent = text;
+  box.dataset.language = language.split(/\s/)[0];
   box.append(head, code);
+  setCode(box, text, open);
   return box;
 }
 
-/** Puts other text into a block that `codeBlock` made. */
-export function setCode(box, text) {
-  box.querySelector("code").textContent = text;
+export const languageOf = (box) => box.dataset.language;
+
+/** Puts other text into a block that `codeBlock` made. `open`: more of it comes. */
+export function setCode(box, text, open = false) {
+  const code = box.querySelector("code");
+  const before = code.textContent;
+  if (before && text.startsWith(before)) code.append(text.slice(before.length));
+  else if (text !== before) code.textContent = text;
+  colour(code, languageOf(box), open);
 }
 
 /** Whether the text is on the clipboard now. */

@@ -63,3 +63,9 @@ export function plain(name) {
 export function plural(count, word) {
   return `${number(count)} ${word}${count === 1 ? "" : "s"}`;
 }
+
+/** Text that means the same where HTML is read. */
+export function escaped(text) {
+  const names = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
+  return String(text).replace(/[&<>"']/g, (letter) => names[letter]);
+}

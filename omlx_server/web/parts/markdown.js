@@ -2,7 +2,9 @@
 // before it becomes Markdown's output, and that output is cleaned again by DOMPurify.
 import DOMPurify from "../vendor/dompurify-3.4.18.js";
 import { Marked } from "../vendor/marked-18.2.1.js";
-import { codeBlock, setCode } from "./code.js";
+import { codeBlock, languageOf, setCode } from "./code.js";
+import { escaped } from "./format.js";
+import { formulas, typeset } from "./math.js";
 
 const LONGEST = 100_000;
 const SHOWN_PLAIN = 200_000;
@@ -10,9 +12,10 @@ const LINKS = /^(https?:|mailto:)/i;
 const CLEAN = {
   ALLOWED_TAGS: [
     "a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "li",
-    "ol", "p", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
+    "ol", "p", "pre", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
   ],
-  ALLOWED_ATTR: ["align", "href", "start", "title"],
+  ALLOWED_ATTR: ["align", "class", "href", "start", "title"],
+  ADD_URI_SAFE_ATTR: ["align", "start"], // no addresses: LINKS is not for them
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
   ALLOWED_URI_REGEXP: LINKS,
@@ -22,6 +25,7 @@ const CLEAN = {
 const marked = new Marked({
   gfm: true,
   breaks: false,
+  extensions: formulas,
   renderer: {
     html: ({ text, block }) => (block ? `<p>${escaped(text)}</p>` : escaped(text)),
     image: ({ href, text }) => `${escaped(text || "image")} (${escaped(href)})`,
@@ -29,38 +33,34 @@ const marked = new Marked({
       if (!LINKS.test(href)) return escaped(raw);
       return `<a href="${escaped(href)}">${this.parser.parseInline(tokens)}</a>`;
     },
-    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
+    checkbox: ({ checked }) => `<span class="box">${checked ? "☑" : "☐"}</span> `,
   },
 });
 
 /** Shows `text` in `element`. Blocks that stay the same keep their elements: nothing above the end
- * of a stream moves, and a selection lasts. */
-export function show(element, text) {
+ * of a stream moves, and a selection lasts. `open`: more text comes. */
+export function show(element, text, open = false) {
   const blocks = blocksOf(text);
-  let index = 0;
-  for (const block of blocks) {
+  for (const [index, block] of blocks.entries()) {
+    block.open = open && index === blocks.length - 1;
     const there = element.children[index];
-    if (!there) element.append(shown(block));
-    else if (there.omlxBlock.raw !== block.raw && !grows(there, block)) {
-      there.replaceWith(shown(block));
-    }
-    index += 1;
+    if (there && stays(there, block)) continue;
+    const made = elementOf(block, there);
+    made.omlxBlock = block; // the block that it shows
+    if (there) there.replaceWith(made);
+    else element.append(made);
+    typeset(made);
   }
-  while (element.children.length > index) element.lastElementChild.remove();
+  while (element.children.length > blocks.length) element.lastElementChild.remove();
 }
 
-/** The element of a block, which knows the block that it shows. */
-function shown(block) {
-  const made = elementOf(block);
-  made.omlxBlock = block;
-  return made;
-}
-
-/** Whether an element shows the same code block, which has only grown; it shows all of it now. */
-function grows(there, block) {
-  const { type, lang } = there.omlxBlock;
-  if (type !== "code" || block.type !== "code" || lang !== block.lang) return false;
-  setCode(there, block.text);
+/** Whether an element shows this block, or less of the same code: it shows all of it now. */
+function stays(there, block) {
+  const { type, lang, raw, open } = there.omlxBlock;
+  const same = raw.trimEnd() === block.raw.trimEnd();
+  if (type !== "code" || block.type !== "code" || lang !== block.lang) return same;
+  if (same && open === block.open) return true;
+  setCode(there, block.text, block.open);
   there.omlxBlock = block;
   return true;
 }
@@ -74,27 +74,42 @@ function blocksOf(text) {
   }
 }
 
-function elementOf(block) {
+/** The element of a block, which takes the place of `before`. */
+function elementOf(block, before) {
   if (block.type === "plain") return plainText(block.raw);
-  if (block.type === "code") return codeBlock(block.text, block.lang ?? "");
+  if (block.type === "code") return codeBlock(block.text, block.lang, block.open);
   const box = document.createElement("div");
-  box.className = block.type === "table" ? "block wide" : "block";
+  box.className = "block";
   box.dir = "auto";
   try {
     box.append(DOMPurify.sanitize(marked.parser([block]), CLEAN));
   } catch {
     box.textContent = block.raw;
   }
-  for (const code of box.querySelectorAll("pre > code")) {
-    code.parentElement.replaceWith(codeBlock(code.textContent, ""));
-  }
+  takeCode(box, before, block.open);
   for (const link of box.querySelectorAll("a")) {
     link.target = "_blank";
     link.rel = "noopener noreferrer nofollow";
   }
   // What scrolls has to be reached with the keyboard.
-  if (block.type === "table") box.tabIndex = 0;
+  if (box.querySelector("table")) box.tabIndex = 0;
   return box;
+}
+
+/** Shows the code within a block, such as a list, in the figures of `before` where these fit: their
+ * colours stay. */
+function takeCode(box, before, open) {
+  const figures = [...(before?.querySelectorAll("figure.code") ?? [])];
+  const codes = [...box.querySelectorAll("pre > code")];
+  for (const [index, { className, textContent: text, parentElement }] of codes.entries()) {
+    const language = className.replace(/^language-/, "");
+    const grows = open && index === codes.length - 1;
+    const figure = figures[index];
+    if (figure && languageOf(figure) === language) {
+      setCode(figure, text, grows);
+      parentElement.replaceWith(figure);
+    } else parentElement.replaceWith(codeBlock(text, language, grows));
+  }
 }
 
 /** Text that is too long for Markdown: its beginning, and a button for the rest. */
@@ -116,9 +131,4 @@ function plainText(text) {
     box.append(rest);
   }
   return box;
-}
-
-function escaped(text) {
-  const names = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
-  return String(text).replace(/[&<>"']/g, (letter) => names[letter]);
 }

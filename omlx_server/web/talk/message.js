@@ -124,6 +124,8 @@ export function Answer({ message, talk, last }) {
     ${message.calls?.map((call) => html`<${ToolCall} key=${call.id} call=${call} />`)}
     ${streaming && !message.content && !message.thoughts &&
     html`<p class="waiting"><span class="pulse"></span>Waiting for the first token</p>`}
+    ${streaming && talk.perSecond &&
+    html`<p class="figures speed">${digits(talk.perSecond)} tok/s</p>`}
     ${message.error &&
     html`<div class="problem" role="alert">
       <p>${message.error}</p>

@@ -19,6 +19,8 @@ export class Talk {
   grown = new Signal(0);
   /** The answer under way; null between answers. */
   answering = null;
+  /** Tokens a second of that answer; null until there are some. */
+  perSecond = null;
   /** Whether it was deleted: what still streams is not saved then. */
   deleted = false;
   #stopping = null;
@@ -130,7 +132,8 @@ export class Talk {
   }
 
   async #stream(answer, body, signal) {
-    const times = { sent: performance.now() };
+    const times = { sent: performance.now(), chunks: 0 };
+    this.perSecond = null;
     try {
       const response = await request("v1/chat/completions", { method: "POST", body, signal });
       for await (const { data } of events(response)) {
@@ -138,6 +141,7 @@ export class Talk {
         const chunk = JSON.parse(data);
         if (chunk.error) throw new ApiError(500, chunk.error);
         take(answer, chunk, times);
+        this.perSecond = speed(times.chunks, times); // a chunk is a token, but for few
         this.grown.set(this.grown.value + 1);
         if (performance.now() - this.#saved > SAVE_MS) this.save();
       }
@@ -162,6 +166,7 @@ function take(answer, chunk, times) {
   if (content || thought || calls) {
     times.last = performance.now();
     times.first ??= times.last;
+    times.chunks += 1;
   }
   if (content) answer.content += content;
   if (thought) answer.thoughts = (answer.thoughts ?? "") + thought;
@@ -176,16 +181,21 @@ function takeCall(calls, { index, id: given, function: part }) {
   call.arguments += part?.arguments ?? "";
 }
 
+/** Tokens a second since the first one; null while there are too few. */
+function speed(tokens, { first, last }) {
+  return tokens > 1 && last > first ? ((tokens - 1) * 1000) / (last - first) : null;
+}
+
 /** Token counts and times, as they are shown below an answer. Seconds. */
-function counted(usage, { sent, first, last }) {
+function counted(usage, times) {
+  const { sent, first } = times;
   const completion = usage.completion_tokens;
-  const decoding = (last - first) / 1000;
   return {
     prompt: usage.prompt_tokens,
     cached: usage.prompt_tokens_details?.cached_tokens ?? 0,
     completion,
     ttft: first === undefined ? null : (first - sent) / 1000,
-    perSecond: completion > 1 && decoding > 0 ? (completion - 1) / decoding : null,
+    perSecond: speed(completion, times),
   };
 }
 

@@ -9,14 +9,14 @@ const REST = 4;
 /** Text as Markdown. While it is `streaming` it may be shown a little late. */
 export function Markdown({ text, streaming }) {
   const box = useRef();
-  const pace = useRef({ next: 0, timer: 0, text });
-  pace.current.text = text;
+  const pace = useRef({ next: 0, timer: 0 });
+  Object.assign(pace.current, { text, streaming });
   useLayoutEffect(() => {
     const { current } = pace;
     const draw = () => {
       current.timer = 0;
       const began = performance.now();
-      show(box.current, current.text);
+      show(box.current, current.text, current.streaming);
       const ended = performance.now();
       current.next = ended + REST * (ended - began);
     };
@@ -35,7 +35,7 @@ export function Markdown({ text, streaming }) {
 export function Code({ text, language }) {
   const box = useRef();
   useLayoutEffect(() => {
-    if (box.current.firstChild) setCode(box.current, text);
+    if (box.current.firstChild) setCode(box.current.firstChild, text);
     else box.current.append(codeBlock(text, language));
   }, [text, language]);
   return html`<div ref=${box}></div>`;

@@ -122,7 +122,7 @@ function ModelChoice({ models, chosen, choose }) {
 
 function Messages({ talk, models, hasModel }) {
   const box = useRef();
-  useFollowing(box, talk);
+  const [away, toEnd] = useFollowing(box, talk);
   const { messages } = talk;
   return html`<div class="messages" ref=${box} tabindex="0" role="region" aria-label="Messages">
     <div class="column">
@@ -134,11 +134,15 @@ function Messages({ talk, models, hasModel }) {
         return html`<${Answer} ...${props} />`;
       })}
     </div>
+    ${away && html`<button class="to-end" onClick=${toEnd}>
+      <${Icon} name="end" />To the end</button>`}
   </div>`;
 }
 
-/** Keeps the end of the messages in view while they grow, unless one has scrolled up. */
+/** Keeps the end of the messages in view while they grow, unless one has scrolled up. Returns
+ * whether one has, and what goes back to the end. */
 function useFollowing(box, talk) {
+  const [away, set] = useState(false);
   useLayoutEffect(() => {
     const element = box.current;
     let follows = true;
@@ -149,6 +153,7 @@ function useFollowing(box, talk) {
       if (element.scrollHeight - scrollTop - element.clientHeight < NEAR) follows = true;
       else if (scrollTop < last) follows = false;
       last = scrollTop;
+      set(!follows);
     };
     const follow = () => {
       const edits = element.querySelector(".user .editor:focus-within");
@@ -167,6 +172,11 @@ function useFollowing(box, talk) {
       sent();
     };
   }, [talk]);
+  const toEnd = () => {
+    box.current.focus(); // the button goes
+    box.current.scrollTop = box.current.scrollHeight;
+  };
+  return [away, toEnd];
 }
 
 function Empty({ models, hasModel }) {
