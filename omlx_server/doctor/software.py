@@ -31,14 +31,15 @@ def python(version: tuple[int, int, int], where: str) -> Finding:
     return ok("python", text)
 
 
-def service(state: str, last_exit: int | None) -> Finding:
-    """Return the finding on a state of the service; empty without a manager."""
+def service(state: str, last_exit: int | None, user: str = "") -> Finding:
+    """Return the finding on a state of the service; empty without a manager. `user` runs one that
+    starts at boot."""
     if not state:
         return ok("service", "there is no service manager here; `omlx-server serve` needs none")
     if state == "failed":
         code = "" if last_exit is None else f" (exit code {last_exit})"
         return warn("service", f"it has failed{code}", "omlx-server service logs says why")
-    return ok("service", state)
+    return ok("service", f"{state}, at boot, as {user}" if user else state)
 
 
 def read_device(code: int, out: str) -> Device | None:

@@ -1,1 +1,1 @@
-"""omlx-server as a background service of its user: a launchd agent or a systemd user unit."""
+"""omlx-server as a background service of its user or of the system (launchd, systemd)."""

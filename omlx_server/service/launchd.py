@@ -1,4 +1,4 @@
-"""A launchd agent in the user's domain, gui/UID. Sources:
+"""A launchd agent in the user's domain, gui/UID, or a daemon in the system's. Sources:
 https://www.manpagez.com/man/5/launchd.plist/ and `man launchctl`."""
 
 import plistlib
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omlx_server.service.account import ANYBODY, Account
 from omlx_server.service.service import LONGEST_STOP_SECONDS, Service
 from omlx_server.service.state import RunState, ServiceState, whole_number
 from omlx_server.service.steps import (
@@ -20,6 +21,7 @@ from omlx_server.service.steps import (
 )
 
 LABEL = "org.omlx.server"
+DAEMON = Path("/Library/LaunchDaemons") / f"{LABEL}.plist"
 _THROTTLE_SECONDS = 10
 _OPEN_FILES = 8192
 _UMASK = 0o077  # a property list holds it as the decimal 63
@@ -27,27 +29,34 @@ _UMASK = 0o077  # a property list holds it as the decimal 63
 
 @dataclass(frozen=True, slots=True)
 class Launchd:
-    """The launchd of one user. Only `state` runs a program; the others return steps."""
+    """The launchd of one user, or with a named `account` that of the system. Only `state` runs a
+    program; the others return steps."""
 
     home: Path
     uid: int
+    account: Account = ANYBODY
     name: str = "launchd"
-    hint: str = ""
 
     @property
     def file(self) -> Path:
         """The property list, which exists if the service is installed."""
-        return self.home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+        agent = self.home / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+        return DAEMON if self.account.name else agent
+
+    @property
+    def hint(self) -> str:
+        return "With FileVault it starts once the disk is unlocked." if self.account.name else ""
 
     @property
     def log_dir(self) -> Path:
         return self.home / "Library" / "Logs" / "omlx_server"
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
+        user = self.account.name
         return [
-            *(MakeDirectory(directory) for directory in service.own),
-            Remove(said_in(service.log)),  # nobody rotates it, so it starts anew
-            WriteFile(self.file, text_of(service)),
+            *(MakeDirectory(directory, user) for directory in service.own),
+            Remove(said_in(service.log), user),
+            WriteFile(self.file, text_of(service, user)),
             *self.stop(),
             *self._load(),
         ]
@@ -85,7 +94,7 @@ class Launchd:
     def _load(self, *, may_fail: bool = False) -> list[RunCommand]:
         return [
             RunCommand(("launchctl", "enable", self._target), may_fail),
-            RunCommand(("launchctl", "bootstrap", f"gui/{self.uid}", str(self.file)), may_fail),
+            RunCommand(("launchctl", "bootstrap", self._domain, str(self.file)), may_fail),
         ]
 
     @property
@@ -94,21 +103,33 @@ class Launchd:
 
     @property
     def _target(self) -> str:
-        return f"gui/{self.uid}/{LABEL}"
+        return f"{self._domain}/{LABEL}"
+
+    @property
+    def _domain(self) -> str:
+        return "system" if self.account.name else f"gui/{self.uid}"
 
 
-def text_of(service: Service) -> str:
+def text_of(service: Service, user: str = "") -> str:
     """Return the property list. stdout and stderr go beside the log, which the server rotates."""
-    return plistlib.dumps(_properties(service), sort_keys=False).decode()
+    return plistlib.dumps(_properties(service, user), sort_keys=False).decode()
 
 
-def _properties(service: Service) -> dict[str, Any]:
+def user_in(text: str) -> str:
+    """Return the user that a daemon's property list names."""
+    return str(plistlib.loads(text.encode()).get("UserName", ""))
+
+
+def _properties(service: Service, user: str) -> dict[str, Any]:
     output = str(said_in(service.log))
+    home = {"HOME": str(service.home)} if user else {}
+    variables = home | dict(service.variables)
     return {
         "Label": LABEL,
+        **({"UserName": user} if user else {}),
         "ProgramArguments": list(service.command),
         "WorkingDirectory": str(service.home),
-        **({"EnvironmentVariables": dict(service.variables)} if service.variables else {}),
+        **({"EnvironmentVariables": variables} if variables else {}),
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "ThrottleInterval": _THROTTLE_SECONDS,

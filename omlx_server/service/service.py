@@ -11,6 +11,7 @@ from omlx_server.settings import Loaded
 from omlx_server.settings.types import own_place
 
 LOG_NAME = "server.log"
+STATE = "~/.local/state/omlx_server"
 # After the grace of the requests the cold tier is written (10 s at most) and the process ends.
 _AFTER_GRACE_SECONDS = 20
 # server.shutdown_grace_seconds may be an hour.
@@ -41,6 +42,7 @@ def service_of(
     config, log_file = home / loaded.source, settings.logging.file
     log = home / log_file if log_file else log_dir / LOG_NAME
     directories_made = [*settings.models.dirs, settings.responses.directory, log.parent]
+    directories_made.append(own_place(STATE, home))
     if settings.cache.has_cold:
         directories_made.append(settings.cache.cold_dir)
     directories_made += environment.directories

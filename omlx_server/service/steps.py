@@ -1,10 +1,13 @@
 """The steps of installing, starting, stopping and removing a service: as values, in words, and
 carried out. Nothing else in this package changes files or starts programs."""
 
+import os
+import pwd
 import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +21,11 @@ _NO_MANAGER = "Failed to connect to bus"
 
 @dataclass(frozen=True, slots=True)
 class MakeDirectory:
-    """Make the directory with mode 0700; an existing one stays as it is."""
+    """Make the directory with mode 0700; an existing one stays as it is. Here and below, a file's
+    step is done with the rights of `user`, if there is one."""
 
     path: Path
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,7 @@ class WriteFile:
     path: Path
     text: str
     mode: int = 0o644
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,15 @@ class Remove:
     """Remove the file; it may be missing."""
 
     path: Path
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReadable:
+    """Fail unless `user` can read the paths; those that are missing count as readable."""
+
+    paths: tuple[Path, ...]
+    user: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +70,29 @@ class WaitUntilGone:
     seconds: int
 
 
-Step = MakeDirectory | WriteFile | Remove | RunCommand | WaitUntilGone
+Step = MakeDirectory | WriteFile | Remove | CheckReadable | RunCommand | WaitUntilGone
 
 
 def describe(steps: Iterable[Step]) -> Iterator[str]:
     for step in steps:
         match step:
-            case MakeDirectory(path):
-                yield f"- make the directory {path}"
-            case WriteFile(path, text, _):
-                yield f"- write {path}:"
+            case MakeDirectory(path, user):
+                yield f"- make the directory {path}{_by(user)}"
+            case WriteFile(path, text, _, user):
+                yield f"- write {path}{_by(user)}:"
                 yield from (f"    {line}".rstrip() for line in text.splitlines())
-            case Remove(path):
-                yield f"- remove {path}"
+            case Remove(path, user):
+                yield f"- remove {path}{_by(user)}"
+            case CheckReadable(paths, user):
+                yield f"- check that {user} can read {', '.join(map(str, paths))}"
             case RunCommand(command):
                 yield f"- run {shlex.join(command)}"
             case WaitUntilGone(command, seconds):
                 yield f"- wait up to {seconds} s until this fails: {shlex.join(command)}"
+
+
+def _by(user: str) -> str:
+    return f" as {user}" if user else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +132,60 @@ def take(steps: Iterable[Step], run: Runner, pause: Callable[[float], None] = ti
 
 def _take(step: Step, run: Runner, pause: Callable[[float], None]) -> None:
     match step:
-        case MakeDirectory(path):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        case WriteFile(path, text, mode):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path, mode) as file:
-                file.write(text.encode())
-        case Remove(path):
-            path.unlink(missing_ok=True)
+        case MakeDirectory(path, user):
+            with _acting_as(user):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        case WriteFile(path, text, mode, user):
+            with _acting_as(user):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path, mode) as file:
+                    file.write(text.encode())
+        case Remove(path, user):
+            with _acting_as(user):
+                path.unlink(missing_ok=True)
+        case CheckReadable(paths, user):
+            with _acting_as(user):
+                for path in paths:
+                    _check_readable(path, user)
         case RunCommand(command, may_fail):
             outcome = run(command)
             if outcome.code and not may_fail:
                 raise failed(command, outcome)
         case WaitUntilGone(command, seconds):
             _wait_until_gone(command, seconds, run, pause)
+
+
+@contextmanager
+def _acting_as(user: str) -> Iterator[None]:
+    """Have the rights of `user` over files, which takes root unless it is this process's."""
+    if not user or pwd.getpwnam(user).pw_uid == os.geteuid():
+        yield
+        return
+    entry, group = pwd.getpwnam(user), os.getegid()
+    os.initgroups(user, entry.pw_gid)
+    os.setegid(entry.pw_gid)
+    os.seteuid(entry.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.initgroups("root", group)
+
+
+def _check_readable(path: Path, user: str) -> None:
+    try:
+        if path.is_dir():
+            next(path.iterdir(), None)
+        else:
+            path.open("rb").close()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(
+            f"{user} can't read {path}: {error.strerror}",
+            hint="let this user read it and enter what is above it, or --user NAME who can",
+        ) from None
 
 
 def failed(command: Sequence[str], outcome: Outcome) -> OmlxError:

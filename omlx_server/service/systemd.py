@@ -1,12 +1,14 @@
-"""A systemd user unit. Sources: systemd.service(5), systemd.exec(5), systemd.unit(5),
-systemd.syntax(7)."""
+"""A systemd unit, of a user or of the system. Sources: systemd.service(5), systemd.exec(5),
+systemd.unit(5), systemd.syntax(7)."""
 
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from omlx_server.errors import UsageError
-from omlx_server.service.service import Service
+from omlx_server.service.account import ANYBODY, Account
+from omlx_server.service.service import STATE, Service
 from omlx_server.service.state import RunState, ServiceState, whole_number
 from omlx_server.service.steps import (
     MakeDirectory,
@@ -20,6 +22,7 @@ from omlx_server.service.steps import (
 from omlx_server.settings.types import own_place
 
 UNIT = "omlx-server.service"
+SYSTEM_UNIT = Path("/etc/systemd/system") / UNIT
 # While the server is alive it pings the watchdog twice in this time.
 WATCHDOG_SECONDS = 60
 # `:` switches the expansion of $VARIABLES off.
@@ -27,13 +30,12 @@ _TEMPLATE = """\
 # Written by `omlx-server service install`, which writes it anew: don't edit it.
 [Unit]
 Description=omlx-server, an OpenAI-compatible server of local language models
-After=network.target
-StartLimitIntervalSec=300
-StartLimitBurst=5
+{order}
 
 [Service]
 Type=notify
 NotifyAccess=main
+{user}\
 ExecStart=:{command}
 ExecReload=kill -HUP $MAINPID
 WorkingDirectory=~
@@ -50,7 +52,7 @@ LimitNOFILE=8192
 UMask=0077
 
 NoNewPrivileges=yes
-{private_users}
+{hardening}
 PrivateTmp=yes
 ProtectSystem=strict
 ReadWritePaths={writable}
@@ -63,8 +65,27 @@ LockPersonality=yes
 SystemCallArchitectures=native
 
 [Install]
-WantedBy=default.target
+WantedBy={target}
 """
+_USER_ORDER = """\
+After=network.target
+StartLimitIntervalSec=300
+StartLimitBurst=5"""
+_SYSTEM_ORDER = """\
+After=network-online.target
+Wants=network-online.target
+RequiresMountsFor={mounts}
+# It is never given up: the server's own pause grows with each start that fails.
+StartLimitIntervalSec=0"""
+# Nothing about devices or the clock, which would close the devices of GPUs.
+_SYSTEM_HARDENING = """\
+CapabilityBoundingSet=
+ProtectHostname=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectControlGroups=yes
+RemoveIPC=yes"""
 # Without PrivateUsers the manager of a user silently ignores the options on file systems below it.
 # With it, the service does not start on machines where users may not create namespaces.
 _PRIVATE_USERS = "PrivateUsers=yes"
@@ -82,20 +103,28 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class Systemd:
-    """The systemd of one user. `answers`, `state` and, if given `run`, `install` run a program;
-    the others return steps."""
+    """The systemd of one user, or with a named `account` that of the system. `login`: the user,
+    for root. `answers`, `state` and, if given `run`, `install` run a program; the others return
+    steps."""
 
     home: Path
+    account: Account = ANYBODY
+    login: str = ""
     name: str = "systemd"
-    hint: str = "It ends when you log out, unless you say once: loginctl enable-linger"
 
     @property
     def file(self) -> Path:
-        return self.home / ".config" / "systemd" / "user" / UNIT
+        own = self.home / ".config" / "systemd" / "user" / UNIT
+        return SYSTEM_UNIT if self.account.name else own
+
+    @property
+    def hint(self) -> str:
+        words = "It ends when you log out, unless you say once: loginctl enable-linger"
+        return "" if self.account.name else words
 
     @property
     def log_dir(self) -> Path:
-        return own_place("~/.local/state/omlx_server", self.home)
+        return own_place(STATE, self.home)
 
     def install(self, service: Service, run: Runner | None) -> list[Step]:
         """Return the steps that write the unit and (re)start it. `run` asks whether users may
@@ -103,66 +132,77 @@ class Systemd:
         program's path."""
         if run is not None:
             self.state(run)
-        namespaces = run is None or run(_PROBE).code == 0
+        user = self.account.name
+        if self.account.is_ours:
+            service = replace(service, writable=(self.home, *service.writable))
+        namespaces = run is None or bool(user) or run(_PROBE).code == 0
         return [
-            *(MakeDirectory(directory) for directory in service.own),
-            WriteFile(self.file, text_of(service, namespaces=namespaces)),
-            _systemctl("daemon-reload"),
-            _systemctl("enable", UNIT),
-            _FORGIVE,
-            _systemctl("restart", "--no-block", UNIT),
+            *(MakeDirectory(directory, user) for directory in service.own),
+            WriteFile(self.file, text_of(service, namespaces=namespaces, user=user)),
+            self._systemctl("daemon-reload"),
+            self._systemctl("enable", UNIT),
+            self._forgive,
+            self._systemctl("restart", "--no-block", UNIT),
         ]
 
     def answers(self, run: Runner) -> bool:
         try:
-            return run(_QUESTION).code == 0
+            return run(self._question).code == 0
         except UsageError:
             return False
 
     def uninstall(self) -> list[Step]:
         return [
-            _systemctl("disable", "--now", UNIT, may_fail=True),
+            self._systemctl("disable", "--now", UNIT, may_fail=True),
             Remove(self.file),
-            _systemctl("daemon-reload"),
-            _FORGIVE,
+            self._systemctl("daemon-reload"),
+            self._forgive,
         ]
 
     def start(self) -> list[Step]:
-        return [_FORGIVE, _systemctl("start", "--no-block", UNIT)]
+        return [self._forgive, self._systemctl("start", "--no-block", UNIT)]
 
     def stop(self) -> list[Step]:
-        return [_systemctl("stop", UNIT)]
+        return [self._systemctl("stop", UNIT)]
 
     def reload(self) -> list[Step]:
-        return [_systemctl("reload", UNIT)]
+        return [self._systemctl("reload", UNIT)]
 
     def state(self, run: Runner) -> ServiceState:
         """Raises OmlxError if no systemd answers."""
-        outcome = run(_QUESTION)
+        outcome = run(self._question)
         if outcome.code:
-            raise failed(_QUESTION, outcome)
+            raise failed(self._question, outcome)
         return read_state(outcome.out)
 
     def elsewhere(self, log: Path) -> str:
-        return f"crashes: journalctl --user -u {UNIT}"
+        scope = "" if self.account.name else "--user "
+        return f"crashes: journalctl {scope}-u {UNIT}"
+
+    @property
+    def _question(self) -> tuple[str, ...]:
+        """The command whose output `read_state` parses."""
+        return self._systemctl("show", UNIT, "--property", ",".join(_PROPERTIES)).command
+
+    @property
+    def _forgive(self) -> RunCommand:
+        """Clears the count of failures, after too many of which systemd refuses to start it."""
+        return self._systemctl("reset-failed", UNIT, may_fail=True)
+
+    def _systemctl(self, *words: str, may_fail: bool = False) -> RunCommand:
+        scope = () if self.account.name else ("--user",)
+        machine = (f"--machine={self.login}@.host",) if self.login else ()
+        return RunCommand(("systemctl", *scope, *machine, *words), may_fail)
 
 
-def _systemctl(*words: str, may_fail: bool = False) -> RunCommand:
-    return RunCommand(("systemctl", "--user", *words), may_fail)
-
-
-_FORGIVE = _systemctl("reset-failed", UNIT, may_fail=True)
-"""Clears the count of failures, after too many of which systemd refuses to start the unit."""
-_QUESTION = ("systemctl", "--user", "show", UNIT, "--property", ",".join(_PROPERTIES))
-"""The command whose output `read_state` parses."""
 _WANTED = ("--property", _PRIVATE_USERS, "--property", "ProtectSystem=strict")
 _PROBE = ("systemd-run", "--user", "--wait", "--quiet", "--collect", *_WANTED, "true")
 """A command that succeeds where users may create namespaces."""
 
 
-def text_of(service: Service, *, namespaces: bool = True) -> str:
-    """Return the unit's text. A minus before a path lets the unit start without it. Raises
-    UsageError for a program with quotes or a backslash in its path."""
+def text_of(service: Service, *, namespaces: bool = True, user: str = "") -> str:
+    """Return the unit's text; of the system's with `user`. A minus before a path lets the unit
+    start without it. Raises UsageError for a program with quotes or a backslash in its path."""
     program = service.command[0]
     if any(letter in program for letter in _NOT_IN_PROGRAMS):
         raise UsageError(
@@ -170,14 +210,25 @@ def text_of(service: Service, *, namespaces: bool = True) -> str:
             hint="install omlx-server in another directory",
         )
     environment = _quoted(f"{name}={text}" for name, text in service.variables)
+    users = _PRIVATE_USERS if namespaces else _NO_PRIVATE_USERS
+    mounts = dict.fromkeys((service.home, *service.writable))
     return _TEMPLATE.format(
         command=_quoted(service.command),
         environment=f"Environment={environment}\n" if environment else "",
         stop_seconds=service.stop_seconds,
         watchdog_seconds=WATCHDOG_SECONDS,
-        private_users=_PRIVATE_USERS if namespaces else _NO_PRIVATE_USERS,
+        order=_SYSTEM_ORDER.format(mounts=_quoted(map(str, mounts))) if user else _USER_ORDER,
+        user=f"User={user}\n" if user else "",
+        hardening=_SYSTEM_HARDENING if user else users,
+        target="multi-user.target" if user else "default.target",
         writable=_quoted(f"-{path}" for path in service.writable),
     )
+
+
+def user_in(text: str) -> str:
+    """Return the user that a unit of the system names."""
+    match = re.search(r"^User=(.+)$", text, re.MULTILINE)
+    return match[1] if match else ""
 
 
 def _quoted(words: Iterable[str]) -> str:

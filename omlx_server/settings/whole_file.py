@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +23,9 @@ def replacing(path: Path, mode: int) -> Iterator[BinaryIO]:
             file.flush()
             if mode != PRIVATE_FILE:  # mkstemp's own; some file systems have no modes
                 os.fchmod(fd, mode)
+            if os.geteuid() == 0:  # a file that root changes stays its owner's
+                with suppress(FileNotFoundError):
+                    os.fchown(fd, path.stat().st_uid, path.stat().st_gid)
             os.fsync(fd)
         Path(temporary).replace(path)
     finally:

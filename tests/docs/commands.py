@@ -61,6 +61,7 @@ LEFT: Mapping[str, str] = MappingProxyType(
         "uvx": "needs the network; tests/packaging builds the distributions",
         "brew": "needs a Mac, and a tap",
         "packaging/homebrew/release": "tests/packaging runs it on a copy of the formula",
+        "sudo": "changes the machine of whoever runs the tests",
         "ssh": "needs another machine",
         "scp": "needs another machine",
         "redis-server": "a program of others; scripts/campaign replicas runs it",

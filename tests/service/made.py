@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from omlx_server.service.account import Account
 from omlx_server.service.environment import Environment
 from omlx_server.service.service import Service, service_of
 from omlx_server.service.steps import Outcome
@@ -15,6 +16,9 @@ from tests.tiny_models import save_tiny
 
 HOME = Path("/home/ann")
 KEY = "sk-very-secret"
+ROLE = Account("_omlx", Path("/var/db/omlx_server"), is_ours=True, exists=True, platform="darwin")
+OMLX = Account("omlx", Path("/var/lib/omlx_server"), is_ours=True, exists=True, platform="linux")
+ANN = Account("ann", HOME, is_ours=False, exists=True)
 NOTHING = Environment()
 
 

@@ -1,6 +1,11 @@
 """What the verbs do, in which order, and how the runner takes it. No manager is touched."""
 
+import os
+import pwd
+import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,9 +13,10 @@ import pytest
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.service import launchd, systemd
 from omlx_server.service.launchd import Launchd
-from omlx_server.service.managers import Manager, manager_here
+from omlx_server.service.managers import Manager, login_manager, manager_here, system_manager
 from omlx_server.service.state import RunState, ServiceState
 from omlx_server.service.steps import (
+    CheckReadable,
     MakeDirectory,
     Outcome,
     Remove,
@@ -21,7 +27,8 @@ from omlx_server.service.steps import (
     take,
 )
 from omlx_server.service.systemd import Systemd
-from tests.service.made import Recorder, loaded, made
+from omlx_server.settings.edit import write_config
+from tests.service.made import ANN, ROLE, Recorder, loaded, made
 
 AGENT = "gui/501/org.omlx.server"
 PRINT = ("launchctl", "print")
@@ -152,6 +159,22 @@ def test_the_pid_of_another_table_is_not_the_agents(last: str, state: RunState) 
     assert (found.state, found.pid) == (state, None)
 
 
+def test_a_daemon_is_one_of_the_system() -> None:
+    daemon, run = Launchd(ROLE.home, 0, ROLE), Recorder({PRINT: [Outcome(113)]})
+    assert str(daemon.file) == "/Library/LaunchDaemons/org.omlx.server.plist"
+    assert daemon.log_dir == ROLE.home / "Library" / "Logs" / "omlx_server"
+    take([*daemon.start(), *daemon.reload(), *daemon.stop()], run, run.pause)
+    assert verbs(run.commands) == [
+        "enable system/org.omlx.server",
+        "bootstrap system /Library/LaunchDaemons/org.omlx.server.plist",
+        "kickstart system/org.omlx.server",
+        "kill SIGHUP system/org.omlx.server",
+        "bootout system/org.omlx.server",
+        "print system/org.omlx.server",
+    ]
+    assert daemon.state(run).state is RunState.NOT_INSTALLED
+
+
 # --- systemd -------------------------------------------------------------------------------------
 
 
@@ -199,6 +222,49 @@ def test_start_stop_and_uninstall_of_a_unit() -> None:
         "daemon-reload",
         "reset-failed omlx-server.service",
     ]
+
+
+def test_a_unit_of_the_system_asks_no_users_manager(tmp_path: Path) -> None:
+    unit, run = Systemd(ANN.home, ANN), Recorder()
+    assert str(unit.file) == "/etc/systemd/system/omlx-server.service"
+    assert unit.install(made(loaded(tmp_path / "c.toml")), run)
+    take([*unit.start(), *unit.stop(), *unit.reload()], run, run.pause)
+    assert unit.answers(run) and "--user" not in unit.elsewhere(Path("/l"))
+    assert all(command.startswith("systemctl ") for command in run.commands)
+    assert not any("--user" in command for command in run.commands)
+
+
+def test_root_talks_to_the_manager_of_another_user() -> None:
+    entry = pwd.struct_passwd(("ann", "*", 501, 20, "", "/h/ann", "/bin/zsh"))
+    commands = [
+        " ".join(step.command)
+        for platform in ("linux", "darwin")
+        for step in login_manager(entry, platform).uninstall()
+        if isinstance(step, RunCommand)
+    ]
+    assert "systemctl --user --machine=ann@.host disable --now omlx-server.service" in commands
+    assert "launchctl bootout gui/501/org.omlx.server" in commands
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+def test_the_user_of_an_installed_service_stays(
+    platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that installing again, as after an upgrade, needs no --user."""
+    entries = {name: ("x", uid, uid, "", f"/h/{name}", "") for name, uid in (("ann", 7), ("bo", 8))}
+    monkeypatch.setattr(pwd, "getpwnam", lambda name: pwd.struct_passwd((name, *entries[name])))
+    monkeypatch.setattr(launchd, "DAEMON", tmp_path / "etc" / "file")
+    monkeypatch.setattr(systemd, "SYSTEM_UNIT", tmp_path / "etc" / "file")
+    fresh = system_manager("", platform)
+    assert (fresh.account.is_ours, fresh.account.exists) == (True, False)
+    named = system_manager("ann", platform)
+    service = made(loaded(tmp_path / "c.toml"), home=tmp_path)
+    [text] = [step.text for step in named.install(service, None) if isinstance(step, WriteFile)]
+    named.file.parent.mkdir(parents=True)
+    named.file.write_text(text)
+    assert system_manager("", platform) == named
+    assert named.home == Path("/h/ann")
+    assert system_manager("bo", platform).account.name == "bo"
 
 
 def shown(load: str, active: str, pid: int, status: int) -> str:
@@ -287,3 +353,59 @@ def test_each_platform_has_its_manager(platform: str, name: str) -> None:
 def test_other_platforms_have_none() -> None:
     with pytest.raises(UsageError, match="no service manager on plan9"):
         manager_here(Path("/h"), "plan9")
+
+
+# --- As another user -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A directory that everybody may enter, unlike pytest's, with one of `nobody` in it."""
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    (place / "home").mkdir()
+    entry = pwd.getpwnam("nobody")
+    os.chown(place / "home", entry.pw_uid, entry.pw_gid)
+    yield place
+    shutil.rmtree(place)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as others")
+
+
+@needs_root
+def test_files_of_a_user_are_made_with_their_rights(open_place: Path) -> None:
+    made_here, file = open_place / "home" / "a" / "b", open_place / "home" / "c" / "config.toml"
+    take([MakeDirectory(made_here, "nobody"), WriteFile(file, "x", 0o600, "nobody")], Recorder())
+    uid = pwd.getpwnam("nobody").pw_uid
+    for path in (made_here, made_here.parent, file, file.parent):
+        assert path.stat().st_uid == uid
+    take([Remove(file, "nobody")], Recorder())
+    assert not file.exists() and (os.geteuid(), os.getegid()) == (0, 0)
+    with pytest.raises(OmlxError, match="Permission denied"):
+        take([MakeDirectory(open_place / "theirs", "nobody")], Recorder())
+    assert os.geteuid() == 0
+
+
+@needs_root
+def test_what_a_user_can_not_read_is_told_before_it_is_served(open_place: Path) -> None:
+    secret = open_place / "secret"
+    secret.mkdir(mode=0o700)
+    (secret / "model").mkdir()
+    good = (open_place, open_place / "home", open_place / "missing")
+    take([CheckReadable(good, "nobody")], Recorder())
+    for path in (secret, secret / "model", secret / "file"):
+        with pytest.raises(UsageError, match=r"nobody can't read .*: Permission denied") as caught:
+            take([CheckReadable((*good, path), "nobody")], Recorder())
+        assert "--user NAME" in caught.value.hint
+    assert os.geteuid() == 0
+
+
+@needs_root
+def test_a_config_that_root_changes_stays_its_owners(open_place: Path) -> None:
+    """Else `sudo omlx-server config set` would take the service's config from it."""
+    config = open_place / "home" / "config.toml"
+    take([WriteFile(config, "", 0o600, "nobody")], Recorder())
+    write_config(config, "[server]\nport = 9\n")
+    state = config.stat()
+    assert (state.st_uid, stat.S_IMODE(state.st_mode)) == (pwd.getpwnam("nobody").pw_uid, 0o600)

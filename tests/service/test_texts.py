@@ -21,7 +21,7 @@ from omlx_server.service.managers import Manager
 from omlx_server.service.service import Service
 from omlx_server.service.steps import describe
 from omlx_server.service.systemd import Systemd
-from tests.service.made import HOME, KEY, loaded, made
+from tests.service.made import ANN, HOME, KEY, OMLX, ROLE, loaded, made
 
 GOLDEN = Path(__file__).with_name("golden")
 PAGE = (Path(__file__).parents[2] / "docs" / "service.md").read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def service(word: str) -> Service:
         home=Path("/home") / word,
         log=Path("/home") / word / "server.log",
         own=(Path("/home") / word,),
-        writable=(Path("/srv") / word, Path("/home")),
+        writable=(Path("/srv") / word, Path("/mnt/a")),
         stop_seconds=45,
         variables=(("HF_HOME", f"/srv/{word}"), ("HTTPS_PROXY", f"http://{word}:3128")),
     )
@@ -81,6 +81,8 @@ def steps_of(manager: Manager) -> str:
         ("org.omlx.server.plist", launchd.text_of(SERVICE)),
         ("systemd-install.txt", steps_of(Systemd(HOME))),
         ("launchd-install.txt", steps_of(Launchd(HOME, 501))),
+        ("systemd-system-install.txt", steps_of(Systemd(HOME, ANN))),
+        ("launchd-system-install.txt", steps_of(Launchd(HOME, 0, ANN))),
     ],
 )
 def test_the_text_is_that_of_the_golden_file(name: str, text: str) -> None:
@@ -130,6 +132,41 @@ def test_systemd_reads_the_same_words_back(word: str) -> None:
     assert words_of(unit["Environment"]) == variables
 
 
+@given(word=WORDS)
+@settings(max_examples=50, derandomize=True, deadline=None)
+def test_a_unit_of_the_system_waits_for_the_disks(word: str) -> None:
+    given = program(service(word), "/opt/python")
+    unit = unit_of(systemd.text_of(given, user="ann"))
+    assert words_of(unit["RequiresMountsFor"]) == list(map(str, (given.home, *given.writable)))
+
+
+def test_a_unit_of_the_system_keeps_to_its_rules() -> None:
+    unit = unit_of(systemd.text_of(SERVICE, user="ann"))
+    rules = {
+        "User": "ann",
+        "WantedBy": "multi-user.target",
+        "After": "network-online.target",
+        "Wants": "network-online.target",
+        "NoNewPrivileges": "yes",
+        "ProtectSystem": "strict",
+        "PrivateTmp": "yes",
+        "CapabilityBoundingSet": "",
+        "StartLimitIntervalSec": "0",
+    }
+    assert {key: unit[key] for key in rules} == rules
+    assert "PrivateUsers" not in unit
+    # Each of these closes the devices of GPUs.
+    assert not {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock"} & unit.keys()
+    assert systemd.user_in(systemd.text_of(SERVICE, user="ann")) == "ann"
+    assert systemd.user_in(systemd.text_of(SERVICE)) == ""
+
+
+def test_only_a_home_of_its_own_is_writable_as_a_whole() -> None:
+    for account, is_whole in ((OMLX, True), (ANN, False)):
+        text = steps_of(Systemd(account.home, account))
+        assert (f'ReadWritePaths="-{account.home}" ' in text) is is_whole
+
+
 def test_the_unit_keeps_to_the_rules() -> None:
     unit = unit_of(systemd.text_of(SERVICE))
     rules = {
@@ -154,17 +191,18 @@ def test_the_unit_keeps_to_the_rules() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
 @pytest.mark.parametrize("word", ["plain", "a b%c$d", "<&>;#=é"])
-def test_systemd_itself_finds_nothing_wrong(word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("user", ["", "daemon"])
+def test_systemd_itself_finds_nothing_wrong(user: str, word: str, tmp_path: Path) -> None:
     python = tmp_path / word / "python"
     python.parent.mkdir()
     python.write_text("#!/bin/sh\n")
     python.chmod(0o755)
     given = service(word)
     unit = tmp_path / systemd.UNIT
-    unit.write_text(systemd.text_of(program(given, str(python))), encoding="utf-8")
+    unit.write_text(systemd.text_of(program(given, str(python)), user=user), encoding="utf-8")
     (tmp_path / "run").mkdir(mode=0o700)
     done = subprocess.run(
-        ["systemd-analyze", "--user", "verify", str(unit)],
+        ["systemd-analyze", "--system" if user else "--user", "verify", str(unit)],
         env={"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run"), "PATH": "/usr/bin"},
         capture_output=True,
         text=True,
@@ -185,6 +223,14 @@ def test_the_page_tells_what_the_unit_takes_from_the_service() -> None:
     needs_users = kept[kept.index("PrivateUsers=yes") + 1 :][:2]
     assert needs_users == ["PrivateTmp=yes", "ProtectSystem=strict"]
     assert systemd.text_of(SERVICE, namespaces=False).count("the next three lines") == 1
+
+
+def test_the_page_tells_what_only_a_unit_of_the_system_takes() -> None:
+    told = set(re.findall(r"`(\w+=\w*)`", PAGE.partition("A unit of the system")[2]))
+    both = set(systemd.text_of(SERVICE).splitlines())
+    lines = systemd.text_of(SERVICE, user="ann").splitlines()
+    hardening = lines[lines.index("NoNewPrivileges=yes") : lines.index("[Install]") - 1]
+    assert told == {line for line in set(hardening) - both if line[0] != "#"}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="seccomp is Linux's")
@@ -249,6 +295,16 @@ def test_the_property_list_keeps_to_the_rules() -> None:
     assert Path(found["StandardOutPath"]).is_absolute()
 
 
+def test_a_daemon_has_a_user_and_their_home() -> None:
+    found = plistlib.loads(launchd.text_of(SERVICE, "_omlx").encode())
+    agent = plistlib.loads(launchd.text_of(SERVICE).encode())
+    assert found.pop("UserName") == "_omlx"
+    assert found["EnvironmentVariables"].pop("HOME") == str(HOME)
+    assert found == agent, "an agent differs in nothing else"
+    assert launchd.user_in(launchd.text_of(SERVICE, "_omlx")) == "_omlx"
+    assert launchd.user_in(launchd.text_of(SERVICE)) == ""
+
+
 def test_the_page_tells_the_rules_of_the_property_list() -> None:
     section = PAGE.partition("## macOS")[2].partition("## ")[0]
     found = plistlib.loads(launchd.text_of(SERVICE).encode())
@@ -281,7 +337,10 @@ def test_a_manager_waits_longer_than_the_requests_may_take(grace: float, tmp_pat
 def test_nothing_secret_stands_in_either_file(tmp_path: Path) -> None:
     text = f'[auth]\napi_keys = ["{KEY}"]\n[cache]\nremote = "redis://u:{KEY}@h"\n'
     given = made(loaded(tmp_path / "c.toml", text))
-    managers = Launchd(given.home, 501), Systemd(given.home)
+    managers = (
+        *(Launchd(given.home, 501), Systemd(given.home)),
+        *(Launchd(ROLE.home, 0, ROLE), Systemd(OMLX.home, OMLX)),
+    )
     steps = [step for manager in managers for step in manager.install(given, None)]
     assert KEY not in "\n".join(describe(steps)) + repr(given)
 

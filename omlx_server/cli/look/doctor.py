@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omlx_server.cli.launch.clients import CLIENTS
 from omlx_server.cli.server_client.http import NoAnswer, own_server
+from omlx_server.cli.service.system import chosen_manager
 from omlx_server.cli.shell.options import check_model_overrides, load_settings, overrides_of
 from omlx_server.cli.shell.output import show_json
 from omlx_server.core.cluster.hosts import Host
@@ -22,11 +23,10 @@ from omlx_server.models import catalogue, layout, locate
 from omlx_server.models.damage import damage_in
 from omlx_server.models.locate import Located
 from omlx_server.process.ports import next_free
-from omlx_server.service.managers import manager_here
 from omlx_server.service.steps import run_program
 from omlx_server.settings import Loaded, Settings, find_problems
 from omlx_server.settings.advice import unknown_models, warnings
-from omlx_server.settings.types import expanded, own_place
+from omlx_server.settings.types import own_place
 from omlx_server.store.secret import SECRET
 from omlx_server.wiring.cluster.options import gathering_options, hosts_of
 
@@ -233,7 +233,8 @@ def _check_cluster(
 
 def _check_service() -> Finding:
     try:
-        state = manager_here(expanded("~")).state(run_program)
+        manager = chosen_manager(system=False)
+        state = manager.state(run_program)
     except (OmlxError, OSError, RuntimeError):
         return software.service("", None)
-    return software.service(state.state.value, state.last_exit)
+    return software.service(state.state.value, state.last_exit, manager.account.name)

@@ -26,6 +26,7 @@ from omlx_server.models.adapters.files import check_adapter
 from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.catalogue import STARTER
 from omlx_server.models.progress import ProgressListener
+from omlx_server.process import failed_starts
 from omlx_server.process.listen import listening
 from omlx_server.settings import Loaded, Settings, warnings
 from omlx_server.settings.layers import salvage
@@ -104,6 +105,8 @@ def run(
         return show_start(model, flags, config, sets or ())
     overrides, weak_overrides = overrides_of(sets or (), flags), overrides_of(fallbacks or (), None)
     with on_sigterm(_exit_at_once):
+        if degraded:
+            failed_starts.begin()
         try:
             return _serve(model, settings.load(config, overrides, fallbacks=weak_overrides))
         except UsageError as error:
@@ -115,6 +118,7 @@ def run(
 
 def _exit_at_once(number: int, frame: FrameType | None) -> None:
     # Until the server handles signals: an exception could be lost in a callback of an import.
+    failed_starts.end(0)
     os._exit(0)
 
 
@@ -128,6 +132,7 @@ def _serve(model: str, loaded: settings.Loaded) -> int:
         from omlx_server.process.server import leave, serve
 
         code = serve(loaded, name, sock, progress=display, ready=partial(_print_ready, display))
+    failed_starts.end(code)
     return leave(code)
 
 
@@ -138,7 +143,9 @@ def _serve_degraded(problem: UsageError, config: Path | None, overrides: Mapping
     from omlx_server.process.degraded import serve_degraded
 
     load_again = partial(settings.load, config, overrides)
-    return serve_degraded(problem, salvage(file, overrides), file, load_again)
+    code = serve_degraded(problem, salvage(file, overrides), file, load_again)
+    failed_starts.end(code)
+    return code
 
 
 def _print_ready(display: Display, url: str, model: str) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from omlx_server.cli.shell.command import Commands, JsonOption, flag, option
 
-_HELP = """Serve in the background, from login to logout (launchd, systemd).
+_HELP = """Serve in the background: from login to logout, or with --system from boot on.
 
 \b
 Examples:
@@ -14,18 +14,27 @@ Examples:
 """
 service = Commands(no_args_is_help=True, help=_HELP)
 ConfigOption = Annotated[Path | None, option("FILE", "The config file of the service.", "--config")]
+SystemOption = Annotated[bool, flag("The service that starts at boot.", "--system")]
 DryRunOption = Annotated[bool, flag("Print what would be done, and do nothing.", "--dry-run")]
 
 
 @service.command("install")
-def service_install(config_file: ConfigOption = None, dry_run: DryRunOption = False) -> int:
-    """Make it a service of this user, started now and at each login.
+def service_install(
+    config_file: ConfigOption = None,
+    system: Annotated[bool, flag("Start at boot, before a login. Needs root.", "--system")] = False,
+    user: Annotated[
+        str, option("NAME", "With --system: run as this user, not as one of its own.", "--user")
+    ] = "",
+    dry_run: DryRunOption = False,
+) -> int:
+    """Make it a service of this user, started now and at each login; with --system at each boot.
 
     \b
     Examples:
       omlx-server service install --dry-run
       omlx-server service install
       omlx-server service install --config ~/omlx.toml
+      omlx-server service install --system --dry-run
 
     \b
     The settings come from the config file alone, which is checked first. Of this shell's
@@ -35,11 +44,17 @@ def service_install(config_file: ConfigOption = None, dry_run: DryRunOption = Fa
     """
     from omlx_server.cli.service.service import install
 
-    return install(config=config_file, dry_run=dry_run)
+    return install(config=config_file, dry_run=dry_run, system=system, user=user)
 
 
 @service.command("uninstall")
-def service_uninstall(dry_run: DryRunOption = False) -> int:
+def service_uninstall(
+    system: SystemOption = False,
+    purge: Annotated[
+        bool, flag("Also remove its own user, with config, log, models and blocks.", "--purge")
+    ] = False,
+    dry_run: DryRunOption = False,
+) -> int:
     """Stop it and remove it. The config, the log, models and stored blocks stay.
 
     \b
@@ -48,52 +63,53 @@ def service_uninstall(dry_run: DryRunOption = False) -> int:
     """
     from omlx_server.cli.service.service import uninstall
 
-    return uninstall(dry_run=dry_run)
+    return uninstall(dry_run=dry_run, system=system, purge=purge)
 
 
 @service.command("start")
-def service_start(dry_run: DryRunOption = False) -> int:
+def service_start(system: SystemOption = False, dry_run: DryRunOption = False) -> int:
     """Start the installed service.
 
     \b
     Example:
       omlx-server service start && omlx-server service logs -f
     """
-    from omlx_server.cli.service.service import installed_manager, take_or_describe
+    from omlx_server.cli.service.service import control
 
     words = "Starting: `omlx-server service status` tells how it is."
-    return take_or_describe(installed_manager().start(), words, dry_run=dry_run)
+    return control("start", words, system=system, dry_run=dry_run)
 
 
 @service.command("stop")
-def service_stop(dry_run: DryRunOption = False) -> int:
+def service_stop(system: SystemOption = False, dry_run: DryRunOption = False) -> int:
     """Stop it until the next login or `service start`. Running answers finish first.
 
     \b
     Example:
       omlx-server service stop
     """
-    from omlx_server.cli.service.service import installed_manager, take_or_describe
+    from omlx_server.cli.service.service import control
 
-    return take_or_describe(installed_manager().stop(), "Stopped.", dry_run=dry_run)
+    words = "Stopped."
+    return control("stop", words, system=system, dry_run=dry_run)
 
 
 @service.command("reload")
-def service_reload(dry_run: DryRunOption = False) -> int:
+def service_reload(system: SystemOption = False, dry_run: DryRunOption = False) -> int:
     """Have it look at its config now, without a restart. It does so when the file changes, too.
 
     \b
     Example:
       omlx-server service reload && omlx-server service logs -n 5
     """
-    from omlx_server.cli.service.service import installed_manager, take_or_describe
+    from omlx_server.cli.service.service import control
 
     words = "Asked to look at its config: `omlx-server service logs` tells what became of it."
-    return take_or_describe(installed_manager().reload(), words, dry_run=dry_run)
+    return control("reload", words, system=system, dry_run=dry_run)
 
 
 @service.command("status")
-def service_status(as_json: JsonOption = False) -> int:
+def service_status(system: SystemOption = False, as_json: JsonOption = False) -> int:
     """Say how it is; exit code 0 if it runs, 1 if not.
 
     \b
@@ -103,7 +119,7 @@ def service_status(as_json: JsonOption = False) -> int:
     """
     from omlx_server.cli.service.service import status
 
-    return status(as_json=as_json)
+    return status(as_json=as_json, system=system)
 
 
 @service.command("logs")
@@ -113,6 +129,7 @@ def service_logs(
         int, option("N", "How many to begin with.", "--lines", "-n", min=0, max=1_000_000)
     ] = 50,
     config_file: ConfigOption = None,
+    system: SystemOption = False,
 ) -> int:
     """Print the end of its log.
 
@@ -123,4 +140,4 @@ def service_logs(
     """
     from omlx_server.cli.service.service import logs
 
-    return logs(follow=follow, lines=lines, config=config_file)
+    return logs(follow=follow, lines=lines, config=config_file, system=system)

@@ -1,7 +1,6 @@
 """`omlx-server service`: the real commands, with a `systemctl` on the PATH that writes down."""
 
 import json
-import os
 import stat
 from pathlib import Path
 
@@ -9,39 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
-from omlx_server.cli.service import service
-from omlx_server.service.systemd import Systemd
+from tests.cli.service.conftest import show
 
 runner = CliRunner()
-SYSTEMCTL = """#!/bin/sh
-echo "$0 $*" | sed "s|.*/||" >> "$HOME/said"
-case "$*" in
-*${SYSTEMCTL_FAILS:-no such word}*) exit 4 ;;
-*show*) cat "$HOME/shown" ;;
-esac
-"""
-
-
-@pytest.fixture(autouse=True)
-def systemctl(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """On the PATH; a file with what it was asked."""
-    ours = ("HF_", "SSL_", "CURL_", "REQUESTS_")
-    for name in [n for n in os.environ if n.startswith(ours) or n.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)
-    programs = home / "programs"
-    programs.mkdir()
-    for name in ("systemctl", "systemd-run"):
-        (programs / name).write_text(SYSTEMCTL)
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    linux = Systemd(home)
-    monkeypatch.setattr(service, "manager_here", lambda _home: linux)
-    show(home, "LoadState=loaded\nActiveState=active\nMainPID=12\nStatusText=serves x\n")
-    return home / "said"
-
-
-def show(home: Path, answer: str) -> None:
-    (home / "shown").write_text(answer)
 
 
 def unit(home: Path) -> Path:
@@ -203,6 +172,8 @@ def test_status_as_json(home: Path) -> None:
         "state": "running",
         "pid": 12,
         "last_exit": None,
+        "starts_at": "login",
+        "user": None,
         "says": "serves x",
         "file": str(unit(home)),
         "log": str(home / ".local/state/omlx_server/server.log"),
