@@ -8,13 +8,15 @@ from typing_extensions import TypedDict
 
 class ListedSetting(TypedDict):
     """A setting with its `value` in force. `origin` is the value's source: flag, env NAME, file
-    PATH, fallback (of `omlx-server up`) or default. `live`: a change applies at once.
-    `needs_restart`: the config has another value. `by_hand`: only `omlx-server config set` changes
-    it."""
+    PATH, fallback (of `omlx-server up`) or default. `text` and `default_text`: a number with its
+    unit. `live`: a change applies at once. `needs_restart`: the config has another value.
+    `by_hand`: only `omlx-server config set` changes it."""
 
     key: str
     value: Any
     default: Any
+    text: str
+    default_text: str
     origin: str
     live: bool
     needs_restart: bool
@@ -23,13 +25,16 @@ class ListedSetting(TypedDict):
     choices: NotRequired[list[str | int]]
     least: NotRequired[float]
     most: NotRequired[float]
+    takes: str
     help: str
+    search_words: str
 
 
 class SettingsListed(TypedDict):
     """All settings but secrets. `file`: the config file in use, null where there is none."""
 
     file: str | None
+    can_restart: bool
     settings: list[ListedSetting]
 
 
@@ -45,8 +50,12 @@ class SettingsEditor(Protocol):
         """Return all settings. Raises Conflict while the config file can't be read."""
 
     async def change(self, values: Mapping[str, Any]) -> SettingsChanged:
-        """Write new values to the config file, all or none, and apply them. Raises BadRequest for a
-        key (`param`) or value, Conflict where they can't be written or used."""
+        """Write new values to the config file, all or none, and apply them; None removes a key.
+        Raises BadRequest for a key (`param`) or value, Conflict where they can't be written or
+        used."""
 
     async def reload(self) -> SettingsChanged:
         """Read the config file again and apply it. Raises Conflict where it can't be used."""
+
+    def restart(self) -> SettingsChanged:
+        """End, to be started again. Raises Conflict if no service manager would do that."""

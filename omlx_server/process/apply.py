@@ -18,6 +18,7 @@ from omlx_server.process.config_file import ConfigFile
 from omlx_server.process.logs import change_logging
 from omlx_server.process.reload import Applier, NotYet, Reloader, watch
 from omlx_server.process.settings_editor import ConfigEditor
+from omlx_server.service.supervised import START_AGAIN, is_started_again
 from omlx_server.settings import Loaded, Settings, find_config
 from omlx_server.settings.changes import Changes
 from omlx_server.wiring.context import changed_context
@@ -96,7 +97,8 @@ async def watch_config(
     """Reload the config on changes and SIGHUP, until cancelled, and let admin routes edit it."""
     appliers = apply_to_models, http.apply, apply_to_log
     reloader = Reloader(loaded, check_all, appliers, http.show_state)
-    http.offer_editor(ConfigEditor(loaded, reloader))
+    restart = partial(http.stop_server, START_AGAIN) if is_started_again() else None
+    http.offer_editor(ConfigEditor(loaded, reloader, restart))
     file = ConfigFile(lambda: find_config(loaded.named))
     await watch(reloader, file, http.stop_server)
 
@@ -130,9 +132,9 @@ class HttpSettingsApplier:
     def offer_editor(self, editor: SettingsEditor) -> None:
         self._app.change(replace(self._app.state.context, settings=editor))
 
-    def stop_server(self) -> None:
-        """Stop the server as SIGTERM does, with exit code 0."""
-        self._server.stop(exit_code=0)
+    def stop_server(self, exit_code: int = 0) -> None:
+        """Stop the server as SIGTERM does."""
+        self._server.stop(exit_code)
 
 
 @dataclass(slots=True, eq=False)

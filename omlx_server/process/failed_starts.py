@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from omlx_server.errors import PlaceUnusable
+from omlx_server.service.supervised import START_AGAIN
 from omlx_server.settings.types import own_place
 
 _FILE = "~/.local/state/omlx_server/failed_starts"
@@ -49,9 +50,9 @@ def pause_seconds(failures: int) -> int:
 
 
 def end(code: int) -> None:
-    """Forget the failures if the process ends in order."""
+    """Forget the failures if the process ends in order, or to be started again."""
     with suppress(OSError, PlaceUnusable):
-        if code == 0:
+        if code in (0, START_AGAIN):
             own_place(_FILE).unlink(missing_ok=True)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,16 @@ from omlx_server.settings import Loaded, edit
 from omlx_server.settings.layers import read_config
 from omlx_server.settings.override_keys import TABLE, is_override
 from omlx_server.settings.sections import FIELDS, KEYS
-from omlx_server.settings.values import SECRETS, live, plain, schema_of, value_of, words_of
+from omlx_server.settings.values import (
+    SECRETS,
+    live,
+    plain,
+    schema_of,
+    search_words_of,
+    value_of,
+    with_unit,
+    words_of,
+)
 
 Kind = Literal["bool", "int", "float", "choice", "text", "list", "table"]
 
@@ -37,11 +46,15 @@ _WHY_BY_HAND = (
 
 
 class ConfigEditor:
-    """Edits the config that `loaded` was read from, one change at a time."""
+    """Edits the config that `loaded` was read from, one change at a time. `end` ends the server so
+    that it is started again."""
 
-    def __init__(self, loaded: Loaded, reloader: Reloader) -> None:
+    def __init__(
+        self, loaded: Loaded, reloader: Reloader, end: Callable[[], None] | None = None
+    ) -> None:
         self._loaded = loaded
         self._reloader = reloader
+        self._end = end
         self._editing = asyncio.Lock()
 
     async def listed(self) -> SettingsListed:
@@ -50,6 +63,7 @@ class ConfigEditor:
         listed_keys = [key for key in KEYS if key not in SECRETS]
         return {
             "file": str(loaded.source.absolute()) if loaded.source else None,
+            "can_restart": self._end is not None,
             "settings": [self._describe_setting(key, loaded, waiting) for key in listed_keys],
         }
 
@@ -81,6 +95,12 @@ class ConfigEditor:
             "needs_restart": list(self._reloader.needs_restart),
         }
 
+    def restart(self) -> SettingsChanged:
+        if self._end is None:
+            raise Conflict("no service manager would start this server again: restart it by hand")
+        self._end()
+        return {"applied": [], "needs_restart": list(self._reloader.needs_restart)}
+
     async def _read(self) -> Loaded:
         try:
             return await asyncio.to_thread(self._loaded.load_again)
@@ -92,16 +112,21 @@ class ConfigEditor:
     ) -> ListedSetting:
         field = FIELDS[key]
         schema = schema_of(field)
+        value = value_of(self._reloader.settings, key)
         shape: ListedSetting = {
             "key": key,
-            "value": plain(value_of(self._reloader.settings, key)),
+            "value": plain(value),
             "default": plain(field.default),
+            "text": with_unit(key, value),
+            "default_text": with_unit(key, field.default),
             "origin": loaded.origins[key],
             "live": bool(live(key)),
             "needs_restart": key in waiting,
             "by_hand": _is_by_hand(key),
             "type": "choice" if "enum" in schema else _KINDS.get(str(schema.get("type")), "text"),
-            "help": "; ".join(filter(None, [words_of(field), live(key)])),
+            "takes": "; ".join(filter(None, [words_of(field), live(key)])),
+            "help": field.text,
+            "search_words": search_words_of(key),
         }
         if "enum" in schema:
             shape["choices"] = schema["enum"]
@@ -116,11 +141,12 @@ def _is_by_hand(key: str) -> bool:
     return key in SECRETS or key.startswith(_OWN_MACHINE_ONLY)
 
 
-def _text_for_file(key: str, value: object, loaded: Loaded) -> str:
-    """Return a value as a flag gives it. Raises BadRequest, or Conflict if a flag sets it."""
+def _text_for_file(key: str, value: object, loaded: Loaded) -> str | None:
+    """Return a value as a flag gives it, None to remove it. Raises BadRequest, or Conflict if a
+    flag sets it."""
     if _is_by_hand(key):
         raise BadRequest(f"{key}: {_WHY_BY_HAND}", param=key)
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str | None) else json.dumps(value, ensure_ascii=False)
     try:
         edit.check_value(key, text)
     except ConfigError as error:
@@ -133,7 +159,7 @@ def _text_for_file(key: str, value: object, loaded: Loaded) -> str:
     return text
 
 
-def _write_settings(path: Path, texts: Mapping[str, str]) -> str | None:
+def _write_settings(path: Path, texts: Mapping[str, str | None]) -> str | None:
     """Write the settings; return the file's text before. Raises BadRequest, PlaceUnusable."""
     text_before = read_config(path) if path.exists() else None
     try:

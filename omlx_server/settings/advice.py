@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from omlx_server.settings.layers import Loaded, search_path
+from omlx_server.settings.model_sections import ModelsSettings, SpeculationSettings
 from omlx_server.settings.overrides import explicit_values
-from omlx_server.settings.sections import ModelsSettings, Settings, SpeculationSettings
+from omlx_server.settings.sections import Settings
 from omlx_server.settings.values import SECRETS, value_of
 from omlx_server.settings.whole_file import OTHERS
 

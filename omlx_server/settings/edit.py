@@ -244,8 +244,9 @@ def set_key(path: Path, dotted: str, text: str) -> Written:
     return Written(change.value if is_override(dotted) else plain(change.value), was_open)
 
 
-def set_keys(path: Path, texts: Mapping[str, str]) -> None:
-    """Set several keys that are no secrets, all or none. Raises as `set_key`."""
+def set_keys(path: Path, texts: Mapping[str, str | None]) -> None:
+    """Set several keys that are no secrets, or remove them for None, all or none. Raises as
+    `set_key`."""
     changes = [_change(dotted, text, f"file {path}") for dotted, text in texts.items()]
     write_config(path, _text_with(path, changes))
 
@@ -264,7 +265,7 @@ def unset_key(path: Path, dotted: str) -> bool:
     return True
 
 
-def check_value(dotted: str, text: str) -> None:
+def check_value(dotted: str, text: str | None) -> None:
     """Raise ConfigError if there is no such key, or it does not allow this text."""
     _change(dotted, text, "")
 
@@ -283,7 +284,9 @@ class _Change:
     value: object
 
 
-def _change(dotted: str, text: str, origin: str) -> _Change:
+def _change(dotted: str, text: str | None, origin: str) -> _Change:
+    if text is None:
+        return _Change(_key_path(dotted), None, None)
     if is_override(dotted):
         key = find_override(dotted)
         override = key.read(text, origin)

@@ -1,8 +1,12 @@
 """Sections of the settings and their keys, checked by msgspec, which loads quickly."""
 
+import ast
+import inspect
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Self, TypeVar, get_args, get_origin
@@ -40,6 +44,12 @@ class Field:
     name: str
     annotation: Any
     default: object = None
+    section: type[Section] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text that explains the key: it stands below it in the source."""
+        return _texts_of(self.section).get(self.name, "") if self.section else ""
 
     @property
     def is_table(self) -> bool:
@@ -85,8 +95,23 @@ class Field:
 
 @cache
 def fields_of(section: type[Section]) -> Mapping[str, Field]:
-    fields = (Field(f.name, f.type, _default(f)) for f in structs.fields(section))
+    fields = (Field(f.name, f.type, _default(f), section) for f in structs.fields(section))
     return MappingProxyType({field.name: field for field in fields})
+
+
+@cache
+def _texts_of(section: type[Section]) -> Mapping[str, str]:
+    texts = {}
+    for key, text in pairwise(_classes_in(section.__module__).get(section.__name__, ())):
+        if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr):
+            texts[ast.unparse(key.target)] = inspect.cleandoc(ast.literal_eval(text.value))
+    return texts
+
+
+@cache
+def _classes_in(module: str) -> Mapping[str, list[ast.stmt]]:
+    nodes = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {node.name: node.body for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 def _default(field: structs.FieldInfo) -> object:

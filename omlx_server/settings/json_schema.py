@@ -44,7 +44,8 @@ def _key_schema(field: Field) -> dict[str, Any]:
         node = {
             "anyOf": [*_without_small_numbers(node), {"type": "string", "pattern": SIZE_PATTERN}]
         }
-    words = "; ".join(filter(None, [words_of(field), field.mark(Live)]))
+    takes = "; ".join(filter(None, [words_of(field), field.mark(Live)]))
+    words = "\n".join(filter(None, [field.text, takes]))
     default = {} if field.is_table else {"default": plain(field.default)}
     return {"description": words, **default, **node}
 

@@ -1,57 +1,80 @@
-"""Every setting of the server: its type, its bounds, its default. Contradictions raise
-ConfigError."""
+"""Every setting of the server: its type, its bounds, its default, and the text that explains it.
+Contradictions raise ConfigError."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal, Self
 
 from msgspec import Meta, field
 from msgspec.structs import replace
 
-from omlx_server.core.speculation.methods import Mode
 from omlx_server.errors import ConfigError
 from omlx_server.settings import types
 from omlx_server.settings.fields import Field, Section, fields_of
-from omlx_server.settings.overrides import ModelOverrides, explicit_values, merged, without
-from omlx_server.settings.types import (
-    AtHome,
-    ByteSize,
-    Conversion,
-    Live,
-    Secret,
-    Size,
-    Wording,
-    is_loopback,
+from omlx_server.settings.model_sections import (
+    AdaptersSettings,
+    CacheSettings,
+    ContextSettings,
+    ImagesSettings,
+    KvCacheSettings,
+    MemorySettings,
+    ModelsSettings,
+    ResponsesSettings,
+    SamplingSettings,
+    SchedulerSettings,
+    SpeculationSettings,
 )
+from omlx_server.settings.overrides import ModelOverrides, explicit_values, merged, without
+from omlx_server.settings.types import ByteSize, Live, Secret, Wording, is_loopback
 
 
 class ServerSettings(Section, frozen=True):
     host: types.Host = "127.0.0.1"
+    """Where to listen. Any address but this machine's own (127.0.0.1, ::1, localhost) makes the
+    server reachable for others, and it then refuses to start without auth.api_keys."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    """The port to listen on. 0 takes any free port; the line that says "ready" tells which."""
     uds: types.SocketPath = ""
+    """A Unix socket to listen on instead of host and port; only this user can open it."""
     max_body_bytes: Annotated[int, Meta(ge=2**10, le=2**30), ByteSize(), Live()] = 32 * 2**20
+    """A larger request gets a 413."""
     max_header_bytes: Annotated[int, Meta(ge=2**10, le=2**20), ByteSize()] = 16 * 2**10
+    """A larger request line with its headers gets a 431."""
     header_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10
+    """How long a request line with its headers may take to come; then it ends with a 408."""
     body_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10
+    """How long a body may pause, and how much longer it may take than at 64 kB/s; then the request
+    gets a 408. A large body waits at most this long for room beside other bodies."""
     write_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 30
+    """A client that reads nothing of its answer for this long loses its connection."""
     allowed_hosts: Annotated[
         tuple[types.HostName, ...],
         Wording("a list of host names without ports"),
         Live(),
     ] = ("localhost", "127.0.0.1")
+    """Names that a request's Host header may have, without port, against DNS rebinding by web
+    pages. When others connect by another name or address, add it here."""
     cors_origins: Annotated[
         tuple[types.Origin, ...],
         Wording('a list of origins, as "https://chat.example.org", or "*"'),
         Live(),
     ] = ()
+    """Origins of web pages that may call this server from a browser, as "https://chat.example.org".
+    "*" allows every page: any page that you visit can then use this server."""
     request_timeout_seconds: Annotated[float, Meta(ge=0, le=86400), Live()] = 0
+    """How long one request may wait and run before it ends with a 504; 0 sets no limit."""
     shutdown_grace_seconds: Annotated[float, Meta(ge=0, le=3600), Live()] = 25
+    """After SIGTERM or Ctrl-C running answers get this long to finish. A second signal ends at
+    once. Service managers should wait a little longer than this before they kill."""
     sse_ping_seconds: Annotated[float, Meta(ge=0.1, le=300), Live()] = 5
+    """While a stream has nothing to say (a long prompt is read), a comment goes out this often, so
+    that proxies and clients don't give up."""
 
 
 class ProcessSettings(Section, frozen=True):
     keep_awake: Annotated[Literal["busy", "off"], Live()] = "busy"
+    """Keep a Mac from falling asleep by itself: "busy" while requests run or models are fetched,
+    and for half a minute longer; "off" never. A closed lid sends it to sleep all the same."""
 
 
 class AuthSettings(Section, frozen=True):
@@ -60,220 +83,71 @@ class AuthSettings(Section, frozen=True):
         Wording("a list of keys of visible ASCII characters"),
         Live(),
     ] = ()
+    """Keys that clients may send as "Authorization: Bearer KEY" or "x-api-key: KEY". Empty: no key
+    is asked for, which is allowed on this machine's own addresses only. Better set from the
+    environment than written in a file: OMLX_AUTH__API_KEYS=key1,key2"""
     admin: Literal["token", "key"] = "token"
-
-
-_AFFINE_BITS = (2, 3, 4, 6, 8)
-_BITS_OF_SCHEME: Mapping[str, tuple[float, ...]] = MappingProxyType(
-    {
-        "affine": _AFFINE_BITS,
-        "rotated": _AFFINE_BITS,
-        "turboquant": (2, 2.5, 3, 3.5, 4, 8),
-    }
-)
-
-
-class KvCacheSettings(Section, frozen=True):
-    """The form of keys and values, in the batch and in all tiers."""
-
-    scheme: types.Scheme = "none"
-    bits: types.Bits = 4
-    group_size: types.GroupSize = 64
-
-    def __post_init__(self) -> None:
-        allowed = _BITS_OF_SCHEME.get(self.scheme, (self.bits,))
-        if self.bits not in allowed:
-            raise ConfigError(
-                f"kv_cache.scheme {self.scheme} can't have {self.bits:g} bits",
-                hint="it can have " + ", ".join(f"{bits:g}" for bits in allowed),
-            )
-
-
-class ModelsSettings(Section, frozen=True):
-    dirs: Annotated[
-        tuple[Path, ...],
-        Meta(min_length=1),
-        Conversion(types.with_own_models),
-        Wording("a list of directories, at least one"),
-    ] = field(default_factory=AtHome((types.OWN_MODELS,)))
-    use_hf_cache: bool = True
-    default: str = ""
-    embedding: str = ""
-    reranker: str = ""
-    autoload: Annotated[bool, Live()] = True
-    max_loaded: Annotated[int, Meta(ge=0, le=1000), Live()] = 0
-    idle_ttl_seconds: Annotated[types.IdleSeconds, Live()] = 0
-    pinned: Annotated[tuple[str, ...], Wording("a list of names of models"), Live()] = ()
-    aliases: Annotated[
-        dict[str, str], Wording('names by name, as {"small" = "org/name"}'), Live()
-    ] = field(default_factory=dict)
-    overrides: Annotated[
-        dict[str, ModelOverrides],
-        Wording('tables by model name, as {"org/name" = {kv_cache = {bits = 8}}}'),
-    ] = field(default_factory=dict)
-
-    def resolve_alias(self, name: str) -> str:
-        """Return the final name. Raises ConfigError for a cycle."""
-        names = [name]
-        while target := self.aliases.get(names[-1]):
-            if target in names:
-                raise ConfigError(
-                    f"models.aliases lead round in a ring: {' -> '.join([*names, target])}",
-                    hint="one of them must stand for a model",
-                )
-            names.append(target)
-        return names[-1]
-
-    def __post_init__(self) -> None:
-        for alias in self.aliases:
-            self.resolve_alias(alias)
-
-
-class SchedulerSettings(Section, frozen=True):
-    max_batch_size: Annotated[int, Meta(ge=1, le=256), Live()] = 8
-    max_queue: Annotated[int, Meta(ge=1, le=100_000), Live()] = 128
-    prefill_chunk_tokens: types.AutoChunk = "auto"
-    max_batched_tokens: Annotated[int, Meta(ge=64, le=65536)] = 2048
-    decode_share: Annotated[float, Meta(ge=0, le=0.9), Live()] = 0.2
-    longest_dispatch: types.AutoSeconds = "auto"
-    policy: Literal["fair", "fcfs"] = "fair"
-
-    def __post_init__(self) -> None:
-        for key in ("prefill_chunk_tokens", "max_batch_size"):
-            tokens = getattr(self, key)
-            if tokens != "auto" and tokens > self.max_batched_tokens:
-                raise ConfigError(
-                    f"scheduler.{key} ({tokens}) is more than "
-                    f"scheduler.max_batched_tokens ({self.max_batched_tokens})",
-                    hint="one step must have room for it: raise max_batched_tokens",
-                )
-
-
-class MemorySettings(Section, frozen=True):
-    """The memory that the server may use."""
-
-    limit: Annotated[types.AutoLimit, Live()] = "auto"
-    reserve: Annotated[types.AutoSize, Live()] = "auto"
-    activation_reserve: types.AutoSize = "auto"
-    wired: types.WiredSize = "off"
-    pressure: Annotated[Literal["auto", "off"], Live()] = "auto"
-
-
-class CacheSettings(Section, frozen=True):
-    enabled: bool = True
-    block_tokens: Annotated[
-        Literal[16, 32, 64, 128, 256, 512, 1024], Wording("16, 32, 64 … 1024")
-    ] = 64
-    hot_cache_max_bytes: Annotated[types.AutoSize, Live()] = "auto"
-    hot_cache_only: Annotated[bool, Live("turning it on applies while the server runs")] = False
-    cold_dir: types.Directory = field(default_factory=AtHome("~/.cache/omlx_server/kv"))
-    cold_cache_max_bytes: Annotated[Size, Live()] = 20 * 10**9
-    cold_min_free_disk: Annotated[Size, Live()] = 10 * 10**9
-    cold_write_queue_bytes: Annotated[Size, Live()] = 512 * 10**6
-    cold_writes_per_day: Annotated[Size, Live()] = 100 * 10**9
-    cold_write_through: Annotated[bool, Live()] = False
-    cold_ttl_days: Annotated[float, Meta(ge=0, le=36500)] = 0
-    checkpoint_max_bytes: Annotated[types.AutoSize, Live()] = "auto"
-    salt: Literal["per-key", "shared"] = "per-key"
-    remote: Annotated[Secret, Wording("a URL as redis://host:6379/0 or s3://bucket/prefix")] = (
-        field(default_factory=Secret)
-    )
-
-    @property
-    def has_cold(self) -> bool:
-        """Whether a cold tier is wanted; its directory may be unusable."""
-        return self.enabled and not self.hot_cache_only
-
-
-class SpeculationSettings(Section, frozen=True):
-    """Drafts of the next tokens, several of which one step verifies. They change no answer."""
-
-    mode: Annotated[Mode, Live()] = "auto"
-    draft_model: types.ModelName = ""
-
-
-class AdaptersSettings(Section, frozen=True):
-    """LoRA adapters, which requests ask for by name."""
-
-    directory: types.MaybeDirectory = ""
-    default: types.AdapterName = ""
-    max_loaded: Annotated[int, Meta(ge=1, le=256), Live()] = 8
-    max_bytes: Annotated[Size, Live()] = 2 * 10**9
-
-
-class SamplingSettings(Section, frozen=True):
-    source: Annotated[Literal["model", "openai"], Live()] = "model"
-    max_tokens: Annotated[types.MaxTokens, Live()] = 0
-
-
-class ImagesSettings(Section, frozen=True):
-    """Images in conversations, for models that can see."""
-
-    enabled: bool = True
-    max_tokens: Annotated[int, Meta(ge=16, le=65536), Live()] = 4096
-    max_per_request: Annotated[int, Meta(ge=1, le=1000), Live()] = 100
-
-
-class ResponsesSettings(Section, frozen=True):
-    """The store of answers of /v1/responses, so that others can go on from them."""
-
-    store: Literal["memory", "disk", "off"] = "memory"
-    directory: types.Directory = field(default_factory=AtHome("~/.cache/omlx_server/responses"))
-    max_entries: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
-    max_bytes: Size = 128 * 2**20
-
-
-class ContextSettings(Section, frozen=True):
-    """The handling of conversations that outgrow the context."""
-
-    overflow: Annotated[Literal["error", "truncate", "rolling"], Live()] = "error"
-    low_water: Annotated[float, Meta(ge=0.1, le=0.9), Live()] = 0.5
+    """Who may load and unload models: "token" is whoever can read this server's own token in a file
+    of this user (omlx-server's commands do), "key" is whoever may ask at all."""
 
 
 class LoggingSettings(Section, frozen=True):
     level: Annotated[Literal["debug", "info", "warning", "error"], Live()] = "info"
+    """How much is logged. Prompts, answers and keys are never logged, at any level."""
     format: Annotated[Literal["auto", "rich", "json"], Live()] = "auto"
+    """How lines look: text for people, one JSON object each, or "auto": text on a terminal and JSON
+    elsewhere. A line that belongs to a request has its id (docs/observability.md)."""
     file: types.LogFile = ""
+    """Where the log goes; "" is stderr. At 10 MB a file becomes FILE.1, and five of these are kept.
+    The background service (docs/service.md) has a file of its own where none is named here."""
 
 
 class TracingSettings(Section, frozen=True):
     enabled: bool = False
+    """Make OpenTelemetry spans of every request: queue, prefill, decode. Needs the extra "otel".
+    Without this it is on where OTEL_EXPORTER_OTLP_ENDPOINT, which says where they go, is set."""
 
 
 class MetricsSettings(Section, frozen=True):
-    """GET /metrics, and whose metric names it has beside our own."""
-
     enabled: bool = True
+    """Whether GET /metrics is there."""
     compat: Annotated[tuple[Literal["vllm"], ...], Wording('["vllm"] or []')] = ("vllm",)
+    """Other servers whose names of metrics are used, too: boards made for vLLM work here."""
 
 
 class AdminSettings(Section, frozen=True):
-    """Routes that load and unload models, and the like."""
-
     enabled: bool = True
+    """Whether models can be loaded, unloaded and pinned over HTTP, as `omlx-server load` does."""
 
 
 class WebSettings(Section, frozen=True):
-    """The page that a browser gets."""
-
     enabled: bool = True
+    """Whether a browser gets the page: talk, models, memory and cache, log, settings. All but talk
+    needs the routes of [admin]. The page's files hold no data and need no key; its requests do."""
 
 
 class OllamaSettings(Section, frozen=True):
-    """Ollama's API below /api, for clients that know no other."""
-
     enabled: bool = True
+    """Whether the routes of Ollama's API are there, below /api (docs/ollama.md)."""
 
 
 class ClusterSettings(Section, frozen=True):
-    """One model that several machines compute together."""
-
     hosts: types.HostsFile = ""
+    """One model that several machines compute together (docs/cluster.md): the path of a hosts file,
+    JSON as `mlx.distributed_config` writes it. The first host is this machine. "" is no cluster."""
     address: str = ""
+    """The address of this machine at which the ranks of all other machines reach it. "" is the
+    first address of the first host."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """The port of cluster.address; 0 takes any free one."""
     backend: Literal["ring", "jaccl"] = "ring"
+    """How MLX connects the ranks: "ring" over TCP; "jaccl" over Thunderbolt 5 is experimental, and
+    needs the RDMA devices ("rdma") of each host in the hosts file."""
     program: types.ProgramName = "omlx-server"
+    """The program on the other machines, as ssh finds it: a name or a path."""
     secret: Annotated[Secret, Wording("a text that all ranks know")] = field(default_factory=Secret)
+    """A text that all ranks know, for ranks that you start yourself (`omlx-server rank`). With ""
+    the server starts them, and gives each a secret that it has made."""
 
 
 class Settings(Section, frozen=True):

@@ -1,11 +1,13 @@
 """Checks a value of a setting, describes the values of a key, and prepares them for output."""
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from omlx_server.errors import ConfigError
@@ -16,8 +18,41 @@ from omlx_server.settings.types import ByteSize, Live, Secret, format_size, pars
 
 SECRETS = ("auth.api_keys", "cache.remote", "cluster.secret")
 _NUMBER_TYPES = {"integer", "number"}
+_UNITS = {"seconds": "s", "days": "days", "tokens": "tokens"}
 _TRUE_OR_FALSE = ("true", "false")
 _BOOLS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+# Words that people search for and that the texts lack, by the beginnings of keys.
+_SEARCH_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "server.host": "network lan phone remote bind",
+        "server.request_timeout": "slow hang",
+        "process.keep_awake": "power battery energy",
+        "auth.": "password login security",
+        "models.dirs": "disk folder storage download",
+        "models.use_hf_cache": "disk download",
+        "models.idle_ttl": "unload timeout",
+        "models.overrides": "quantize window",
+        "scheduler.": "speed fast slow",
+        "scheduler.max_": "parallel concurrent users",
+        "memory.": "ram gpu",
+        "cache.hot": "ram",
+        "cache.cold": "disk ssd storage",
+        "cache.remote": "network",
+        "kv_cache.": "quantize quantization compress context ram",
+        "speculation.": "speed fast slow",
+        "adapters.": "fine-tune",
+        "sampling.max_tokens": "length output",
+        "context.": "window length history",
+        "images.": "vision picture photo",
+        "responses.": "disk history",
+        "logging.": "debug verbose",
+        "metrics.": "prometheus grafana",
+        "web.": "ui",
+        "cluster.": "distributed",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +218,20 @@ def _bounds(schema: Mapping[str, Any]) -> str:
 
 def is_size(dotted: str) -> bool:
     return dotted in FIELDS and FIELDS[dotted].mark(ByteSize) is not None
+
+
+def with_unit(dotted: str, value: object) -> str:
+    """Write a number as people do: "4 GB", "30 s". Empty for values without a unit."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return ""
+    if is_size(dotted):
+        return re.sub(r"(?<=\d)(?=[A-Z])", " ", format_size(int(value)))
+    unit = _UNITS.get(dotted.rpartition("_")[2])
+    return f"{plain(value)} {unit}" if unit else ""
+
+
+def search_words_of(dotted: str) -> str:
+    return " ".join(words for start, words in _SEARCH_WORDS.items() if dotted.startswith(start))
 
 
 def live(dotted: str) -> str:

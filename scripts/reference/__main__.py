@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from scripts.reference import families
+from scripts.reference import config, families
 from scripts.reference.pages import pages
 from scripts.reference.served import ask, tiny_server
 
@@ -18,6 +18,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages(served).items():
         _write(folder / name, text)
+    _write(_REPO / "config" / "omlx.example.toml", config.example())
     for name, text in families.pages().items():
         path = _REPO / name
         _write(path, families.inserted(path.read_text(encoding="utf-8"), text))

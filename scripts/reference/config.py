@@ -1,65 +1,74 @@
-"""docs/reference/config.md: every key with its bounds, its default, and the words of
-config/omlx.example.toml about it."""
+"""Every key with its text, its bounds and its default: docs/reference/config.md, and
+config/omlx.example.toml."""
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 
+from omlx_server.cli.config.show import as_toml, commented
 from omlx_server.settings.layers import env_name
 from omlx_server.settings.sections import FIELDS
-from omlx_server.settings.values import live, words_of
+from omlx_server.settings.values import live, plain, words_of
 from scripts.reference.markdown import block, escaped, table, whole_page
 
-_EXAMPLE = Path(__file__).parent.parent.parent / "config" / "omlx.example.toml"
 _ABOUT = """\
 Every key of the config file. [Configuration](../configuration.md) tells where the file is, and
 which of a flag, a variable of the environment and the file is stronger. `--set SECTION.KEY=VALUE`
 sets any key for one start of the server."""
-_LINE = re.compile(r"\[(?P<section>\w+)\]|(?P<key>\w+) = (?P<value>.*)|#(?: (?P<comment>.*))?")
+_EXAMPLE = """\
+# Every setting of omlx-server, with its default. Copy it to one of these; the first found is used:
+#
+#   FILE of --config FILE                                    $OMLX_CONFIG
+#   ~/.config/omlx_server/config.toml                        /etc/omlx_server/config.toml
+#
+# Keep only the lines that you change. A key can also come from the environment or a flag:
+#
+#   OMLX_SERVER__PORT=9000 omlx-server serve
+#   omlx-server serve --set server.port=9000
+#
+# The flag wins over the environment, the environment over this file, this file over the default.
+# `omlx-server config show --origin` prints what is in force and where each value came from.
+# Made by `scripts/docs reference`.
+"""
 _COLUMNS = "  "
-"""What a comment's line begins with when it is one of a list."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A key as the example shows it."""
-
-    comment: tuple[str, ...]
-    value: str
+"""What a line begins with when it is one of a list."""
 
 
 def page() -> str:
-    return whole_page("Settings", _ABOUT, _parts(_EXAMPLE.read_text(encoding="utf-8")))
+    return whole_page("Settings", _ABOUT, _parts())
 
 
-def shown(example: str) -> dict[str, Shown]:
-    """By SECTION.KEY. A comment is that of the next key; those before a section are of none."""
-    found: dict[str, Shown] = {}
-    section, lines = "", list[str]()
-    for match in filter(None, map(_LINE.fullmatch, example.splitlines())):
-        if match["section"]:
-            section, lines = match["section"], []
-        elif match["key"]:
-            found[f"{section}.{match['key']}"] = Shown(tuple(lines), match["value"])
-            lines = []
-        else:
-            lines.append(match["comment"] or "")
-    return found
+def example() -> str:
+    return "\n".join([_EXAMPLE, *_example_lines()]).rstrip() + "\n"
 
 
-def _parts(example: str) -> Iterator[str]:
-    keys = shown(example)
-    for section, dotted in groupby(FIELDS, key=lambda name: name.partition(".")[0]):
+def _example_lines() -> Iterator[str]:
+    for section, names in _names_by_section():
+        yield f"[{section}]"
+        for name in names:
+            yield from commented(FIELDS[name].text)
+            yield f"{name.partition('.')[2]} = {_default(name)}"
+        yield ""
+
+
+def _names_by_section() -> Iterator[tuple[str, Iterator[str]]]:
+    return groupby(FIELDS, key=lambda name: name.partition(".")[0])
+
+
+def _default(name: str) -> str:
+    return as_toml(name, plain(FIELDS[name].default))
+
+
+def _parts() -> Iterator[str]:
+    for section, names in _names_by_section():
         yield f"## {section}"
-        for name in dotted:
+        for name in names:
             yield f"### {name}"
-            yield from _prose(keys[name].comment)
-            yield table(("", ""), _facts(name, keys[name]))
+            yield from _prose(FIELDS[name].text.splitlines())
+            yield table(("", ""), _facts(name))
 
 
-def _prose(lines: tuple[str, ...]) -> Iterator[str]:
+def _prose(lines: list[str]) -> Iterator[str]:
     """Paragraphs; the lines of a list stay as they stand."""
     for is_list, group in groupby(lines, key=lambda line: line.startswith(_COLUMNS)):
         text = "\n".join(group)
@@ -71,8 +80,8 @@ def _linked(text: str) -> str:
     return re.sub(r"docs/([\w-]+\.md)", r"[\1](../\1)", escaped(text))
 
 
-def _facts(name: str, key: Shown) -> Iterator[tuple[str, str]]:
+def _facts(name: str) -> Iterator[tuple[str, str]]:
     yield "takes", words_of(FIELDS[name])
-    yield "default", f"`{key.value}`"
+    yield "default", f"`{_default(name)}`"
     yield "environment", f"`{env_name(name)}`"
     yield "a change", live(name) or "counts from the next start on"

@@ -48,7 +48,7 @@ def _of_imports(environ: Mapping[str, str]) -> dict[str, str]:
     """Without our own settings, which a server reads when it begins, without pytest's, which tell
     of a test, without those of a library that is imported later, and without what modules set when
     they are imported."""
-    others = ("OMLX_", "PYTEST_", "OTEL_", "OPENBLAS_", "TOKENIZERS_", "TRANSFORMERS_NO_")
+    others = ("OMLX_", "PYTEST_", "OTEL_", "OPENBLAS_", "TOKENIZERS_", "TRANSFORMERS_NO_", "XPC_")
     return {k: v for k, v in environ.items() if not k.startswith(others)}
 
 

@@ -21,6 +21,10 @@ def test_a_page_is_as_the_program_has_it(name: str, documented: Documented) -> N
     )
 
 
+def test_the_example_is_as_the_program_has_it() -> None:
+    assert (ROOT / "config" / "omlx.example.toml").read_text(encoding="utf-8") == config.example()
+
+
 def test_there_are_no_other_pages() -> None:
     assert sorted(path.name for path in FOLDER.iterdir()) == sorted(NAMES)
 
@@ -45,14 +49,6 @@ def test_every_key_has_its_words_bounds_and_default() -> None:
     assert "| default | `8000` |" in part
     assert "OMLX_SERVER__PORT" in part
     assert "[docs" not in page
-
-
-def test_a_comment_belongs_to_the_next_key() -> None:
-    one = "[one]\n# First.\n#\n#   a  list\nkey = 1\nbare = 2\n"
-    found = config.shown(f"# Of none.\n\n{one}\n[two]\n# Last.\nkey = 3\n")
-    assert found["one.key"] == config.Shown(("First.", "", "  a  list"), "1")
-    assert found["one.bare"] == config.Shown((), "2")
-    assert found["two.key"].comment == ("Last.",)
 
 
 def test_every_command_has_its_options_and_examples() -> None:

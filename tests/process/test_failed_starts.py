@@ -10,6 +10,7 @@ import pytest
 
 from omlx_server.process import failed_starts
 from omlx_server.process.failed_starts import begin, empty_large_output, end, pause_seconds
+from omlx_server.service.supervised import START_AGAIN
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ def test_a_clean_end_starts_the_count_anew(monkeypatch: pytest.MonkeyPatch, file
     assert [start(monkeypatch, process) for process in (5, 6, 7)] == [0, 0, 10]
     end(2)
     assert file.exists()
-    end(0)
+    end(START_AGAIN)
     end(0)
 
 

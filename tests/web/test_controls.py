@@ -246,7 +246,7 @@ def use_settings(page: Page) -> None:
     differs.click()
     expect(page.get_by_role("heading", name="server", exact=True)).to_be_visible()
     for kind, key in page.evaluate("unused()"):
-        if "a setting" not in kind:
+        if "a setting" not in kind or "reset" in kind:
             continue
         field = page.locator(f"[id='{key}']")
         field.click()
@@ -256,3 +256,8 @@ def use_settings(page: Page) -> None:
             expect(setting.get_by_role("status")).to_be_visible()
             field.click()
         page.keyboard.press("Escape")
+    changed = page.locator(".setting").filter(has_text="Reset to").first
+    field = page.locator(f"[id='{changed.locator('label').get_attribute('for')}']")
+    changed.get_by_role("button").click()
+    setting = page.locator(".setting").filter(has=field)
+    expect(setting.get_by_role("button")).to_have_count(0)

@@ -1,6 +1,8 @@
 """What only the owner does: models that come and go, and settings."""
 
-from playwright.sync_api import expect
+import re
+
+from playwright.sync_api import Route, expect
 
 from tests.api.harness import ServerProcess
 from tests.web.visits import Visits, shown
@@ -25,7 +27,7 @@ def test_a_live_setting_is_changed_and_a_bad_value_refused(
         shown(page, "settings")
         page.get_by_label("Search").fill("sse_ping")
         field = page.get_by_label("sse_ping_seconds")
-        expect(field).to_have_value("5")
+        expect(field).to_have_value("5 s")
         field.fill("0")
         field.press("Enter")
         setting = page.locator(".setting").filter(has_text="sse_ping_seconds")
@@ -37,9 +39,74 @@ def test_a_live_setting_is_changed_and_a_bad_value_refused(
         assert "sse_ping_seconds = 7" in server.config.read_text()
         page.reload()
         page.get_by_label("Search").fill("sse_ping")
-        expect(page.get_by_label("sse_ping_seconds")).to_have_value("7")
+        expect(page.get_by_label("sse_ping_seconds")).to_have_value("7 s")
         page.get_by_label("Search").fill("allowed_hosts")
         expect(page.get_by_label("allowed_hosts")).to_be_disabled()
+
+
+def test_a_setting_is_found_by_a_word_explained_and_reset(
+    visits: Visits, server: ServerProcess
+) -> None:
+    with visits.open("settings") as page:
+        search = page.get_by_label("Search")
+        search.fill("Quantize")
+        expect(page.get_by_label("scheme")).to_have_accessible_description(
+            re.compile("^Keep keys and values in few bits, .* – none: as the model computes ")
+        )
+        search.fill("disk size")
+        field = page.get_by_label("cold_cache_max_bytes")
+        expect(field).to_have_value("20 GB")
+        expect(field).to_have_accessible_description(re.compile("^The size of all files"))
+        expect(page.get_by_label("port", exact=True)).to_have_count(0)
+        setting = page.locator(".setting").filter(has=page.get_by_text("cold_cache_max_bytes"))
+        field.fill("4 GB")
+        field.press("Enter")
+        expect(setting.locator(".good")).to_have_text("In force.")
+        assert 'cold_cache_max_bytes = "4 GB"' in server.config.read_text()
+        setting.get_by_role("button", name="Reset to 20 GB").click()
+        expect(field).to_have_value("20 GB")
+        expect(setting.get_by_role("button")).to_have_count(0)
+        assert "cold_cache_max_bytes" not in server.config.read_text()
+
+
+def test_a_service_is_restarted_after_a_question(visits: Visits, server: ServerProcess) -> None:
+    asked: list[str] = []
+
+    def as_a_service(route: Route) -> None:
+        """What the server says, as a service would; once restarted, nothing waits."""
+        told = route.fetch().json()
+        policy = next(one for one in told["settings"] if one["key"] == "scheduler.policy")
+        policy["needs_restart"] = not asked
+        route.fulfill(json={**told, "can_restart": True})
+
+    def restart(route: Route) -> None:
+        asked.append(route.request.method)
+        route.fulfill(json={"applied": [], "needs_restart": ["scheduler.policy"]})
+
+    with visits.open() as page:
+        page.route("**/admin/settings", as_a_service)
+        page.route("**/admin/settings/restart", restart)
+        page.goto(f"{visits.url}/#settings")
+        card = page.locator(".restart")
+        expect(card).to_contain_text("Needs a restart: scheduler.policy")
+        page.once("dialog", lambda dialog: dialog.dismiss())
+        card.get_by_role("button", name="Restart").click()
+        assert not asked
+        page.once("dialog", lambda dialog: dialog.accept())
+        card.get_by_role("button", name="Restart").click()
+        expect(card).to_have_count(0)
+        assert asked == ["POST"]
+
+
+def test_without_a_service_manager_a_restart_is_only_advised(visits: Visits) -> None:
+    with visits.open("settings") as page:
+        policy = page.get_by_label("policy")
+        policy.select_option("fcfs")
+        card = page.locator(".restart")
+        expect(card).to_have_text("Needs a restart: scheduler.policy")
+        expect(card.get_by_role("button")).to_have_count(0)
+        policy.select_option("fair")
+        expect(card).to_have_count(0)
 
 
 def test_a_name_says_what_it_would_be_and_what_is_here_is_pulled_at_once(visits: Visits) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from omlx_server.compute.model import fingerprint
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import KvCacheSettings
+from omlx_server.settings.model_sections import KvCacheSettings
 from omlx_server.wiring.model_factory import InstanceFactory
 from tests.tiny_models import save_tiny
 

@@ -31,8 +31,16 @@ class SettingsPatch(StrictModel):
     __pydantic_extra__: dict[SettingName, Value] = Field(init=False)
 
 
+class SettingsReset(StrictModel):
+    """Dotted names of settings."""
+
+    keys: Annotated[list[SettingName], Field(min_length=1)]
+
+
 _CHANGE = Operation("Admin", SettingsChanged, body=SettingsPatch, may_fail=(409, *STATE)).extra
+_RESET = Operation("Admin", SettingsChanged, body=SettingsReset, may_fail=(409, *STATE)).extra
 _RELOAD = Operation("Admin", SettingsChanged, may_fail=(409, *STATE)).extra
+_RESTART = Operation("Admin", SettingsChanged, may_fail=(409, *STATE)).extra
 
 
 @router.get("/admin/settings", openapi_extra=_LIST)
@@ -51,10 +59,23 @@ async def change_settings(request: Request) -> Response:
     return JsonResponse(await _editor(request).change(values))
 
 
+@router.post("/admin/settings/reset", openapi_extra=_RESET)
+async def reset_settings(request: Request) -> Response:
+    """Remove settings from the config file, as `omlx-server config unset` does, and apply that."""
+    body = await body_of(request, SettingsReset)
+    return JsonResponse(await _editor(request).change(dict.fromkeys(body.keys)))
+
+
 @router.post("/admin/settings/reload", openapi_extra=_RELOAD)
 async def reload_settings(request: Request) -> Response:
     """Read the config file at once, as the server does within seconds after each change of it."""
     return JsonResponse(await _editor(request).reload())
+
+
+@router.post("/admin/settings/restart", openapi_extra=_RESTART)
+async def restart(request: Request) -> Response:
+    """Finish what runs and end, if a service manager starts the server again."""
+    return JsonResponse(_editor(request).restart())
 
 
 def _editor(request: Request) -> SettingsEditor:

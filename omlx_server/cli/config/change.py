@@ -27,7 +27,7 @@ _MOST_BYTES = 1 << 20
 _EDITORS = ("nano", "vi")
 _NEW_CONFIG = """\
 # The settings of omlx-server that differ from their defaults. All there are, with what they do:
-# config/omlx.example.toml; with their defaults: `omlx-server config show`.
+# `omlx-server config show --explain`.
 
 [server]
 # port = 8000

@@ -36,6 +36,7 @@ KeyOrSectionArgument = Annotated[
 @config.command("show")
 def config_show(
     origin: Annotated[bool, flag("Say where each value is from.", "--origin")] = False,
+    explain: Annotated[bool, flag("Say above each value what it does.", "--explain")] = False,
     as_json: Annotated[bool, flag("Values and origins as JSON.", "--json")] = False,
     config_file: ConfigOption = None,
     sets: SetOption = None,
@@ -45,11 +46,14 @@ def config_show(
     \b
     Examples:
       omlx-server config show --origin
+      omlx-server config show --explain
       OMLX_SERVER__PORT=9000 omlx-server config show --json
     """
     from omlx_server.cli.config.show import show
 
-    return show(origin=origin, as_json=as_json, config=config_file, sets=sets or [])
+    return show(
+        origin=origin, explain=explain, as_json=as_json, config=config_file, sets=sets or []
+    )
 
 
 @config.command("get")

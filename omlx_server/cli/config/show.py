@@ -10,16 +10,19 @@ from omlx_server.cli.shell.options import load_settings, model_override_problems
 from omlx_server.cli.shell.output import report_error, say, show_json, show_result
 from omlx_server.errors import ConfigError
 from omlx_server.settings.override_keys import find_override, is_override
-from omlx_server.settings.sections import SECTIONS
+from omlx_server.settings.sections import FIELDS, SECTIONS
 from omlx_server.settings.types import format_size
 from omlx_server.settings.unknown_keys import check_key
 from omlx_server.settings.values import is_size, plain, value_of
 from omlx_server.store.mediums.remote import scheme_of
 
 
-def show(*, origin: bool, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
+def show(
+    *, origin: bool, explain: bool, as_json: bool, config: Path | None, sets: Sequence[str]
+) -> int:
     loaded = load_settings(config, sets)
-    show_result(_json_document(loaded), _toml_lines(loaded, origin=origin), as_json=as_json)
+    lines = _toml_lines(loaded, origin=origin, explain=explain)
+    show_result(_json_document(loaded), lines, as_json=as_json)
     return 0
 
 
@@ -27,7 +30,7 @@ def get(*, key: str, as_json: bool, config: Path | None, sets: Sequence[str]) ->
     loaded = load_settings(config, sets)
     if key in SECTIONS:
         values = _json_document(loaded)["settings"][key]
-        show_result(values, _section_lines(loaded, key, origin=False), as_json=as_json)
+        show_result(values, _section_lines(loaded, key), as_json=as_json)
         return 0
     value = value_in_force(key, loaded)
     if as_json or isinstance(value, dict):
@@ -84,18 +87,26 @@ def _json_document(loaded: settings.Loaded) -> dict[str, Any]:
     return {"source": source, "settings": values, "origins": dict(loaded.origins)}
 
 
-def _toml_lines(loaded: settings.Loaded, *, origin: bool) -> Iterator[str]:
+def _toml_lines(loaded: settings.Loaded, *, origin: bool, explain: bool) -> Iterator[str]:
     yield f"# config file: {loaded.source or 'none found'}"
     for name, _ in loaded.settings:
         yield f"\n[{name}]"
-        yield from _section_lines(loaded, name, origin=origin)
+        yield from _section_lines(loaded, name, origin=origin, explain=explain)
 
 
-def _section_lines(loaded: settings.Loaded, name: str, *, origin: bool) -> Iterator[str]:
+def _section_lines(
+    loaded: settings.Loaded, name: str, *, origin: bool = False, explain: bool = False
+) -> Iterator[str]:
     for key, value in getattr(loaded.settings, name):
         dotted = f"{name}.{key}"
+        if explain:
+            yield from commented(FIELDS[dotted].text)
         line = f"{key} = {as_toml(dotted, plain(value))}"
         yield f"{line:<48}  # {loaded.origins[dotted]}" if origin else line
+
+
+def commented(text: str) -> Iterator[str]:
+    yield from (f"# {line}" for line in text.splitlines())
 
 
 def as_toml(dotted: str, value: object) -> str:

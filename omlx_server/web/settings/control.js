@@ -5,32 +5,37 @@ import { html, useEffect, useState } from "../parts/ui.js";
  * changed. */
 export function Control({ id, setting, change }) {
   const { type, value } = setting;
-  const [text, set] = useState(asText(value));
-  useEffect(() => set(asText(value)), [JSON.stringify(value)]);
-  const locked = !change;
+  const written = type === "choice" ? String(value) : setting.text || asText(value);
+  const [text, set] = useState(written);
+  useEffect(() => set(written), [written]);
+  const common = {
+    id,
+    disabled: !change,
+    title: setting.takes,
+    "aria-describedby": `${id}-help`,
+  };
   if (type === "bool") {
-    return html`<input id=${id} type="checkbox" class="switch" role="switch" checked=${value}
-      disabled=${locked} onChange=${(event) => change(event.target.checked)} />`;
+    return html`<input ...${common} type="checkbox" class="switch" role="switch" checked=${value}
+      onChange=${(event) => change(event.target.checked)} />`;
   }
   if (type === "choice") {
     const choose = (event) => change(setting.choices[event.target.selectedIndex]);
-    return html`<select id=${id} value=${text} disabled=${locked} onChange=${choose}>
+    return html`<select ...${common} value=${text} onChange=${choose}>
       ${setting.choices.map((one) => html`<option key=${one} value=${one}>${String(one)}</option>`)}
     </select>`;
   }
   const long = type === "list" || type === "table";
   const commit = async () => {
-    if (text === asText(value)) return;
+    if (text === written) return;
     await change(fromText(text, setting));
   };
   const keys = (event) => {
-    if (event.key === "Escape") set(asText(value));
+    if (event.key === "Escape") set(written);
     if (event.key === "Enter" && !long) event.target.blur();
   };
   const shared = {
-    id,
+    ...common,
     value: text,
-    disabled: locked,
     onInput: (event) => set(event.target.value),
     onBlur: commit,
     onKeyDown: keys,
@@ -41,7 +46,7 @@ export function Control({ id, setting, change }) {
   }
   const number = type === "int" || type === "float";
   return html`<input ...${shared} class="mono" type="text" inputmode=${number ? "decimal" : "text"}
-    spellcheck="false" title=${bounds(setting)} />`;
+    spellcheck="false" />`;
 }
 
 function asText(value) {
@@ -52,8 +57,10 @@ function asText(value) {
 
 /** What the server is given. What can't be read as its type stays text: the server says what is
  * wrong with it. */
-function fromText(text, { type, value }) {
-  if (type === "int" || type === "float") return asNumber(text);
+function fromText(text, { type, value, text: written, default_text: other }) {
+  if (type === "int" || type === "float" || written || other) {
+    return asNumber(text.replace(/(\d)\s*(s|days|tokens)\s*$/, "$1"));
+  }
   if (type === "table") return asTable(text);
   if (type !== "list") return text;
   const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -70,10 +77,4 @@ function asTable(text) {
   } catch {
     return text;
   }
-}
-
-function bounds({ least, most }) {
-  const ends = [least !== undefined && least !== null && `at least ${least}`,
-    most !== undefined && most !== null && `at most ${most}`];
-  return ends.filter(Boolean).join(", ");
 }

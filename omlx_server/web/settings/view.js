@@ -1,11 +1,12 @@
 // The settings in force, where each came from, and changing them in the config file.
-import { get, patch } from "../api/client.js";
+import { get, patch, post } from "../api/client.js";
 import { entered } from "../api/session.js";
 import { plain } from "../parts/format.js";
 import { Problem } from "../parts/problem.js";
 import { useSignal } from "../parts/signal.js";
 import { html, useEffect, useState } from "../parts/ui.js";
 import { Control } from "./control.js";
+import { Restart } from "./restart.js";
 
 export function SettingsView() {
   const [told, set] = useState(null);
@@ -13,17 +14,18 @@ export function SettingsView() {
   const [words, search] = useState("");
   const [onlyChanged, choose] = useState(false);
   const count = useSignal(entered);
-  const ask = () =>
+  const ask = ({ quiet } = {}) =>
     get("admin/settings").then(
       (answer) => {
         set(answer);
         fail(null);
       },
-      fail,
+      quiet ? () => {} : fail,
     );
   useEffect(() => void ask(), [count]);
   const all = told?.settings ?? [];
-  const shown = all.filter((one) => matches(one, words.toLowerCase(), onlyChanged));
+  const wanted = plainWords(words).split(/\s+/);
+  const shown = all.filter((one) => matches(one, wanted, onlyChanged));
   return html`<div class="view">
     <header class="head">
       <h1>Settings</h1>
@@ -32,8 +34,9 @@ export function SettingsView() {
         : "This server has no config file: settings can be read here, not changed."}</p>`}
     </header>
     <${Problem} error=${problem} again=${ask} />
+    ${told && html`<${Restart} told=${told} again=${() => ask({ quiet: true })} />`}
     <div class="filters">
-      <label>Search <input type="search" placeholder="name or words" value=${words}
+      <label>Search <input type="search" placeholder="disk, speed, context …" value=${words}
         onInput=${(event) => search(event.target.value)} /></label>
       <label class="check"><input type="checkbox" checked=${onlyChanged}
         onChange=${(event) => choose(event.target.checked)} />
@@ -52,9 +55,14 @@ export function SettingsView() {
   </div>`;
 }
 
-function matches(setting, words, onlyChanged) {
-  if (onlyChanged && same(setting.value, setting.default)) return false;
-  return !words || `${setting.key} ${setting.help ?? ""}`.toLowerCase().includes(words);
+function matches({ key, value, help, search_words, default: usual }, wanted, onlyChanged) {
+  if (onlyChanged && same(value, usual)) return false;
+  const text = plainWords(`${key} ${help} ${search_words}`);
+  return wanted.every((word) => text.includes(word));
+}
+
+function plainWords(text) {
+  return text.toLowerCase().replaceAll("_", " ");
 }
 
 function same(one, other) {
@@ -70,11 +78,17 @@ function sections(settings) {
   return [...found];
 }
 
+/** A text without its line ends, but for those of its list, whose lines begin with two spaces. */
+function flowing(text) {
+  const items = text.replace(/\n {3,}/g, " ").replace(/^( {2}.*)\n(?=\S)/gm, "$1\r");
+  return items.replace(/\n {2}(\S+) +/g, "\r– $1: ").replaceAll("\n", " ").replaceAll("\r", "\n");
+}
+
 function Setting({ setting, file, again }) {
   const [note, tell] = useState(null);
-  const change = async (value) => {
+  const write = async (sent) => {
     try {
-      const { needs_restart: later } = await patch("admin/settings", { [setting.key]: value });
+      const { needs_restart: later } = await sent;
       const text = later.length ? "Saved. It takes effect with a restart." : "In force.";
       tell({ good: true, text });
       await again();
@@ -84,13 +98,16 @@ function Setting({ setting, file, again }) {
       return false;
     }
   };
+  const change = (value) => write(patch("admin/settings", { [setting.key]: value }));
+  const reset = () => write(post("admin/settings/reset", { keys: [setting.key] }));
   const [, name] = setting.key.split(/\.(.*)/s);
   const id = `set-${setting.key}`;
+  const usual = setting.default_text || JSON.stringify(setting.default);
   const fixed = setting.by_hand || /^(flag|env)\b/.test(setting.origin);
   return html`<li class="setting">
     <div class="what">
       <label class="mono" for=${id}>${name}</label>
-      ${setting.help && html`<p class="hint">${setting.help}</p>`}
+      <p id=${`${id}-help`} class="help hint">${flowing(setting.help)}</p>
     </div>
     <div class="value">
       <${Control} id=${id} setting=${setting} change=${file && !fixed ? change : null} />
@@ -98,6 +115,8 @@ function Setting({ setting, file, again }) {
         ${plain(setting.origin)}${fixed ? ": can't be changed here" : ""}
         ${!fixed && !setting.live ? ", needs a restart" : ""}
         ${setting.needs_restart && html` <span class="badge busy">restart to apply</span>`}
+        ${file && !fixed && setting.origin.startsWith("file ") && html` <button type="button"
+          class="reset" onClick=${reset}>Reset to ${usual}</button>`}
       </p>
       ${note &&
       html`<p class=${note.good ? "good" : "problem"} role="status">${plain(note.text)}</p>`}

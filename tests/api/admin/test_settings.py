@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from omlx_server.service.launchd import LABEL
+from omlx_server.service.supervised import START_AGAIN
 from omlx_server.settings import KEYS
 from tests.api.admin.asking import OWNER, told
-from tests.api.harness import Json, ServerProcess, serving, wait_for
+from tests.api.harness import UNPROBED, Json, ServerProcess, serving, wait_for
+
+LAUNCHD = {"XPC_SERVICE_NAME": LABEL}
 
 CONFIG = """\
 # mine
@@ -61,7 +65,11 @@ def test_each_says_what_it_is_and_where_it_is_from(server: ServerProcess) -> Non
     assert (queue["value"], queue["default"], queue["type"]) == (32, 128, "int")
     assert (queue["least"], queue["most"], queue["live"]) == (1, 100_000, True)
     assert queue["origin"] == f"file {server.config}" and not queue["needs_restart"]
-    assert "from 1 to 100000" in queue["help"]
+    assert "from 1 to 100000" in queue["takes"]
+    assert queue["help"].startswith("How many requests may wait for a place.")
+    assert "parallel" in queue["search_words"] and queue["text"] == queue["default_text"] == ""
+    ping = setting(server, "server.sse_ping_seconds")
+    assert (ping["text"], ping["default_text"]) == ("5 s", "5 s")
     level = setting(server, "logging.level")
     assert (level["type"], level["origin"]) == ("choice", "default")
     assert level["choices"] == ["debug", "info", "warning", "error"]
@@ -178,6 +186,46 @@ def test_lists_tables_and_sizes_are_taken(server: ServerProcess) -> None:
     assert setting(server, "models.aliases")["value"] == {"small": "org/tiny"}
     assert setting(server, "server.max_body_bytes")["value"] == 4 * 2**20
     assert setting(server, "cache.cold_write_through")["value"] is True
+    change(server, server__max_body_bytes="4 MB")
+    body = setting(server, "server.max_body_bytes")
+    assert (body["value"], body["text"], body["default_text"]) == (4 * 10**6, "4 MB", "32 MiB")
+
+
+def test_a_setting_is_set_back_to_its_default(server: ServerProcess) -> None:
+    def reset(*keys: str, status: int = 200) -> Json:
+        return told(server, "settings/reset", status, method="POST", json={"keys": keys})
+
+    change(server, scheduler__max_queue=7, logging__level="debug")
+    done = reset("scheduler.max_queue", "logging.level")
+    assert done["applied"] == ["scheduler.max_queue", "logging.level"]
+    queue = setting(server, "scheduler.max_queue")
+    assert (queue["value"], queue["origin"]) == (128, "default")
+    assert "max_queue" not in server.config.read_text()
+    assert reset("scheduler.max_queue") == {"applied": ["scheduler.max_queue"], "needs_restart": []}
+    for wrong in ("auth.admin", "scheduler.nothing"):
+        assert reset("logging.level", wrong, status=400)["error"]["param"] == wrong
+    assert reset("memory.activation_reserve", status=409)
+    assert reset(status=400)
+
+
+def test_a_server_that_nobody_starts_again_does_not_end(server: ServerProcess) -> None:
+    assert told(server, "settings")["can_restart"] is False
+    assert "by hand" in told(server, "settings/restart", 409, method="POST")["error"]["message"]
+    assert server.running
+
+
+def test_a_service_ends_to_be_started_again(tiny_models: Path, tmp_path: Path) -> None:
+    sets = [f"models.dirs={tiny_models}", UNPROBED]
+    server = ServerProcess("org/tiny", tmp_path, sets, environ=LAUNCHD)
+    try:
+        server.wait_ready()
+        assert told(server, "settings")["can_restart"] is True
+        change(server, scheduler__policy="fcfs")
+        waiting = told(server, "settings/restart", method="POST")["needs_restart"]
+        assert waiting == ["scheduler.policy"]
+        assert server.wait() == START_AGAIN
+    finally:
+        server.kill()
 
 
 def test_an_empty_change_is_refused(server: ServerProcess) -> None:

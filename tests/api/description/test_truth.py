@@ -281,6 +281,8 @@ def _looked_at(ask: Ask, told: Json) -> None:
     ask("PATCH", "/admin/settings", json={"logging.level": "info"}, **told)
     ask("PATCH", "/admin/settings", 400, json={"logging.level": "loud"}, **told)
     ask("POST", "/admin/settings/reload", **told)
+    ask("POST", "/admin/settings/reset", json={"keys": ["logging.level"]}, **told)
+    ask("POST", "/admin/settings/restart", 409, **told)
     ask("GET", f"/admin/models/resolve?name={CHAT}", **told)
     ask("POST", "/admin/models/pull", json={"model": EMBEDDING}, **told)
     ask("POST", "/admin/models/pull", 404, json={"model": "nobody"}, **told)
@@ -372,7 +374,8 @@ def _refused(ask: Ask) -> None:
 
 def test_every_answer_is_what_the_document_says(asked: Ask, judge: Judge) -> None:
     good = {(method, path) for method, path, status, _ in judge.seen if status == 200}
-    declared = judge.declared(200)
+    ends = "/admin/settings/restart"  # the server of these tests goes on
+    declared = {one for one in judge.declared(200) if one[1] != ends}
     assert good == {(method, path) for method, path, _ in declared}
     assert {(method, path, media) for method, path, _, media in judge.seen} >= declared
 

@@ -13,12 +13,8 @@ from omlx_server.engine.client.model_client import GeneratorClient
 from omlx_server.engine.memory.account import MemoryAccount
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import (
-    CacheSettings,
-    MemorySettings,
-    ModelsSettings,
-    ServerSettings,
-)
+from omlx_server.settings.model_sections import CacheSettings, MemorySettings, ModelsSettings
+from omlx_server.settings.sections import ServerSettings
 from omlx_server.wiring.context import make_context
 from omlx_server.wiring.encoders import FoundEncoders
 from omlx_server.wiring.known import KnownModels

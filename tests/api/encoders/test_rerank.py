@@ -15,7 +15,7 @@ from omlx_server.errors import ModelUnavailable
 from omlx_server.models.locate import Located
 from omlx_server.models.progress import Silent
 from omlx_server.settings import Settings
-from omlx_server.settings.sections import ModelsSettings
+from omlx_server.settings.model_sections import ModelsSettings
 from omlx_server.text.ranking.pairs import InputEncoder
 from omlx_server.text.ranking.yes_no import YesNoPrompt
 from omlx_server.text.tokenizer import Tokenizer

@@ -52,6 +52,14 @@ def test_tables_are_shown_as_a_config_file_has_them(home: Path) -> None:
         assert list(map(str, given.values())) == ["1.0", "x\\ny", "inf", "\x7f"]
 
 
+def test_each_value_is_explained(home: Path) -> None:
+    lines = show("--explain").splitlines()
+    assert lines[lines.index("port = 8000") - 1].startswith("# The port to listen on.")
+    assert sum(not line.startswith("#") for line in lines) == sum(
+        not line.startswith("#") for line in show().splitlines()
+    )
+
+
 def test_origins_are_told_per_key(home: Path) -> None:
     (home / CONFIG).write_text("[scheduler]\nmax_queue = 7\n")
     text = show(

@@ -14,7 +14,7 @@ from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.description import encoder_length
 from omlx_server.models.installed import installed_models
-from omlx_server.settings.sections import ModelsSettings
+from omlx_server.settings.model_sections import ModelsSettings
 from tests.compute.embed import tiny
 from tests.compute.embed.loading import collect, load_cross_encoder, load_embedder
 from tests.data.embed.seeded import Weights
