@@ -16,6 +16,7 @@ from omlx_server.api.admin import cache as admin_cache
 from omlx_server.api.admin import fetch as admin_fetch
 from omlx_server.api.admin import models as admin_models
 from omlx_server.api.admin import settings as admin_settings
+from omlx_server.api.admin import sign_in as admin_sign_in
 from omlx_server.api.anthropic import routes as messages
 from omlx_server.api.cache import routes as cache
 from omlx_server.api.chat.choices import CACHE_HEADERS
@@ -30,9 +31,10 @@ from omlx_server.api.ollama import models as ollama_models
 from omlx_server.api.ollama import pull as ollama_pull
 from omlx_server.api.ollama import routes as ollama
 from omlx_server.api.openai import chat, completions, embeddings, models
-from omlx_server.api.own import health, rerank, tokenize
+from omlx_server.api.own import health, progress, rerank, tokenize
 from omlx_server.api.responses import routes as responses
 from omlx_server.api.web import routes as web
+from omlx_server.api.web import sign_in
 from omlx_server.core.clients import CLIENT
 
 _ROUTE_MODULES = (
@@ -47,10 +49,18 @@ _ROUTE_MODULES = (
     messages,
     rerank,
     tokenize,
+    progress,
     cache,
 )
 _OLLAMA_MODULES = (ollama, ollama_models)
-_ADMIN_MODULES = (admin_models, admin_activity, admin_cache, admin_settings, admin_fetch)
+_ADMIN_MODULES = (
+    admin_models,
+    admin_activity,
+    admin_cache,
+    admin_settings,
+    admin_fetch,
+    admin_sign_in,
+)
 
 
 class App(FastAPI):
@@ -135,7 +145,7 @@ def create_app(context: ApiContext) -> App:
 def _route_modules(context: ApiContext) -> Iterator[ModuleType]:
     yield from (m for m in _ROUTE_MODULES if m is not metrics or context.shows_metrics)
     if context.web is not None:
-        yield web
+        yield from (web, sign_in)
     if context.speaks_ollama:
         yield from _OLLAMA_MODULES
     if context.admin.enabled:

@@ -14,6 +14,7 @@ from omlx_server.api.http.admin_access import AdminAccess
 from omlx_server.api.http.client_gone import while_connected
 from omlx_server.api.http.exchange import Tracer
 from omlx_server.api.http.host import OwnNames
+from omlx_server.api.http.sign_in_codes import SignInCodes
 from omlx_server.api.http.static_files import WebFiles
 from omlx_server.api.metrics.metrics import AppMetrics
 from omlx_server.api.metrics.traffic import Traffic
@@ -60,6 +61,7 @@ class ApiContext:
     responses: ResponseStore = field(default_factory=lambda: MemoryStore(0, 0))
     tracer: Tracer | None = None
     admin: AdminAccess = field(default_factory=AdminAccess)
+    sign_in_codes: SignInCodes = field(default_factory=SignInCodes)
     shows_metrics: bool = True
     web: WebFiles | None = None
     speaks_ollama: bool = True

@@ -1,6 +1,7 @@
 // The frame of the page: navigation, the view of the address, and what asks for a key.
 import { get } from "./api/client.js";
-import { about, entered, missing } from "./api/session.js";
+import { about, enter, entered, missing, remember, remembers, signedIn } from "./api/session.js";
+import { signIn } from "./api/sign_in.js";
 import { CacheView } from "./cache/view.js";
 import { LogView } from "./log/view.js";
 import { ModelsView } from "./models/view.js";
@@ -98,11 +99,24 @@ function Navigation({ place, about: told }) {
       })}
     </ul>
     <footer>
+      <${SignedIn} />
       <${ThemeSwitch} />
       <p class="hint version">${told?.version ?? ""}</p>
       ${told && !told.admin && html`<p class="hint closed">Talk only: admin.enabled is off.</p>`}
     </footer>
   </nav>`;
+}
+
+function SignedIn() {
+  useSignal(entered);
+  if (!signedIn()) return null;
+  const leave = () => enter({ key: "", token: "" });
+  return html`<div class="signed-in">
+    <label class="check"><input type="checkbox" checked=${remembers()}
+      onChange=${(event) => remember(event.target.checked)} />Stay signed in</label>
+    <button class="quiet" aria-label="Sign out" onClick=${leave}>
+      <${Icon} name="out" /><span class="long">Sign out</span></button>
+  </div>`;
 }
 
 const icon = new URL("icon.svg", import.meta.url).pathname;
@@ -129,4 +143,5 @@ function Closed() {
   </div>`;
 }
 
+await signIn();
 render(html`<${Page} />`, document.getElementById("app"));

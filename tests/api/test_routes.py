@@ -32,7 +32,8 @@ from tests.api.harness import (
 from tests.api.routes import ENDLESS, bodies, body_for, least, routes
 
 KEY = "correct-horse-battery"
-OPEN = {"/health", "/health/live", "/health/ready"} | {"/", "/web/about.json", "/web/index.html"}
+OPEN = {"/", "/health", "/health/live", "/health/ready", "/sign-in"}
+OPEN |= {"/web/about.json", "/web/index.html"}
 every_route = pytest.mark.parametrize(("method", "path"), routes())
 posts = pytest.mark.parametrize("path", [path for method, path in routes() if method == "POST"])
 

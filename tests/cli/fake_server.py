@@ -3,6 +3,7 @@
 The last message of a request chooses what happens; FAKE_* in the environment chooses the rest.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -15,6 +16,8 @@ ANSWER = os.environ.get("FAKE_ANSWER", "It is Paris.")
 KEY = os.environ.get("FAKE_KEY", "")
 CONTEXT = int(os.environ.get("FAKE_CONTEXT", "0")) or None
 PAGE = os.environ.get("FAKE_PAGE", "")
+TOKEN = os.environ.get("FAKE_TOKEN", "")
+CODES = itertools.count(1)
 REFUSED = {"role": "system", "content": "refuse"}
 
 
@@ -34,6 +37,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/admin/sign-in-code":
+            is_owner = TOKEN and self.headers.get("X-Admin-Token") == TOKEN
+            self._json(200, {"code": f"code-{next(CODES)}"}) if is_owner else self._error(401, "no")
+            return
         last = _text_of(request["messages"][-1]["content"])
         if KEY and self.headers.get("Authorization") != f"Bearer {KEY}":
             self._error(401, "no")

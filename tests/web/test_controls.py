@@ -26,8 +26,9 @@ WATCH_CLICKS = r"""() => {
     const name = (one) => {
         if (one.closest(".conversations a")) return "a conversation";
         if (one.closest(".setting")) return `a setting: ${one.className} ${one.type}`;
-        const whole = label(one).trim().replace(/\s+/g, " ").replace("Copied", "Copy");
-        return whole.replace(/org\/\w+|(?<=^(Delete |Colours: ))\S.*/, "…");
+        const whole = label(one).trim().replace(/\s+/g, " ").replace("Copied", "Copy")
+            .replace(/(?<=^Thoughts) · .*/, "");
+        return whole.replace(/org\/\w+|(?<=^(Delete |Rename |Colours: ))\S.*/, "…");
     };
     const visible = (one) => one.checkVisibility() && one.offsetWidth > 1;
     const key = (one) => `${one.closest("nav") ? "frame" : view()}: ${name(one)}`;
@@ -113,11 +114,24 @@ def test_each_control_answers_a_real_click(
         use_models(page)
         use_log(page)
         use_settings(page)
+        stays = page.get_by_label("Stay signed in")
+        if stays.is_visible():
+            stays.click()
         button(page, "Colours: auto").click()
         expect(page.locator("html")).to_have_attribute("data-theme", "light")
         go(page, "Talk")
+        button(page, "Sign out").click()
+        sign_in(page)
         unused = page.evaluate("unused()")
         assert not unused, unused
+
+
+def sign_in(page: Page) -> None:
+    page.get_by_label("Key of this server").click()
+    page.keyboard.type("key-of-the-page")
+    page.get_by_role("main").get_by_label("Stay signed in").click()
+    button(page, "Enter").click()
+    expect(page.get_by_label("Message", exact=True)).to_be_visible()
 
 
 def use_talk(page: Page) -> None:
@@ -161,6 +175,13 @@ def use_options(page: Page) -> None:
         field.click()
         expect(field).to_be_focused()
         page.keyboard.press("Escape")
+    options.get_by_label("Name of the preset").fill("Mine")
+    button(options, "Save preset").click()
+    preset = options.get_by_label("Preset", exact=True)
+    preset.click()
+    preset.select_option("Mine")
+    button(options, "Delete preset").click()
+    expect(preset).to_have_count(0)
     button(page, "Options").click()
     expect(options).to_have_count(0)
 
@@ -182,13 +203,20 @@ def use_conversations(page: Page, width: int) -> None:
         expect(sidebar).to_be_hidden()
     sidebar = open_list(page, width)
     item = sidebar.get_by_role("listitem")
+    sidebar.get_by_label("Search conversations").click()
+    page.keyboard.type("other")
     item.hover()
-    item.get_by_role("button").click()
+    item.get_by_role("button", name="Rename").click()
+    title = item.get_by_label("Title", exact=True)
+    title.click()
+    page.keyboard.press("Enter")
+    item.hover()
+    item.get_by_role("button", name="Delete").click()
     button(page, "Undo").click()
     expect(page.locator(".user")).to_have_count(1)
     sidebar = open_list(page, width)
     item.hover()
-    item.get_by_role("button").click()
+    item.get_by_role("button", name="Delete").click()
     expect(sidebar.locator(".conversations a")).to_have_count(0)
     button(page, "Dismiss").click()
     expect(button(page, "Undo")).to_have_count(0)

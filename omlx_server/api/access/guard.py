@@ -35,7 +35,7 @@ _FOREIGN_HOST = (
 )
 # Headers that may not be repeated: a proxy could use the one and this server the other.
 _UNREPEATABLE = ("host", "origin", "authorization", "x-api-key", TOKEN_HEADER, "content-type")
-_OPEN_PATHS = ("/health/live", "/health/ready", "/health", "/")
+_OPEN_PATHS = ("/health/live", "/health/ready", "/health", "/", "/sign-in")
 _OPEN_PREFIX = "/web/"
 
 

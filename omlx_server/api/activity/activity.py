@@ -17,6 +17,7 @@ from omlx_server.engine.pool.entry import Phase
 # The first event after a pause without listeners tells of so many requests that ended before it.
 _MOST_ENDED_BEFORE = 20
 _MOST_MODELS = 200
+_WAITING_PLACES = ("queued", "restoring", "paused")
 
 
 class Activity:
@@ -32,6 +33,16 @@ class Activity:
 
     async def requests(self) -> answers.Requests:
         return {"at_work": await self._at_work(), "done": self.recent.done()}
+
+    async def progress(self, id: str) -> answers.Progress:
+        at_work = await self._at_work()
+        at = next((at for at, one in enumerate(at_work) if one["id"] == id), None)
+        if at is None:
+            return {"request": None, "before": 0}
+        request = at_work[at]
+        waiting = (one for one in at_work[:at] if one["place"] in _WAITING_PLACES)
+        before = sum(one["model"] == request["model"] for one in waiting)
+        return {"request": request, "before": before}
 
     async def _at_work(self) -> list[answers.RequestAtWork]:
         standings = await self._standings_poll.latest(self.recent.under_way())

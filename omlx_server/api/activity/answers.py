@@ -52,6 +52,13 @@ class RequestAtWork(TypedDict):
     seconds: float
 
 
+class Progress(TypedDict):
+    """A request's state, null while it is not at work; of its model's, `before` wait longer."""
+
+    request: RequestAtWork | None
+    before: int
+
+
 class RequestDone(TypedDict):
     """A request that has ended; it began at `at`, in seconds since 1970. `status` is 0 where no
     response began. `error` is the code of its error. What it had not is null."""

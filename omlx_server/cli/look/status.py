@@ -1,5 +1,6 @@
 """`omlx-server status`: prints what a running server reports. Imports no HTTP library."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
@@ -8,6 +9,7 @@ from typing import Any
 
 from omlx_server.cli.models.server import chunk_sizes_in_words
 from omlx_server.cli.server_client.http import HttpReply, ServerClient, server_of
+from omlx_server.cli.server_client.page import page_url, signed_in_url
 from omlx_server.cli.shell.output import counted, show_result
 from omlx_server.doctor.finding import in_words
 
@@ -19,7 +21,10 @@ Samples = Mapping[tuple[str, str], float]
 def run(*, as_json: bool, url: str, api_key: str, config: Path | None, sets: Sequence[str]) -> int:
     server = server_of(url, api_key, config, sets)
     report = _report(server)
-    show_result(report, _report_lines(report), as_json=as_json)
+    lines = [*_report_lines(report)]
+    if report["ready"] and not as_json and sys.stdout.isatty() and (page := page_url(server)):
+        lines.append(f"page    {signed_in_url(server, page)}")
+    show_result(report, lines, as_json=as_json)
     return 0 if report["ready"] else 1
 
 

@@ -7,11 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 
 from omlx_server.cli.launch.clients import can_chat, listed_context, short_context_warning
@@ -29,6 +27,7 @@ from omlx_server.cli.server_client.http import (
     with_port,
 )
 from omlx_server.cli.server_client.moved import announcing, moved_ports
+from omlx_server.cli.server_client.page import open_page, page_url, signed_in_url
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.talk.client import ChatClient, served_models
 from omlx_server.errors import OmlxError, Unavailable
@@ -48,15 +47,6 @@ PROGRAM = (sys.executable, "-P", "-m", "omlx_server")
 ServerProcess = subprocess.Popen[bytes]
 _POLL_SECONDS = 0.2
 _END_SECONDS = 15  # in which the server ends, after the grace of running answers
-
-
-def _page_url(server: ServerClient) -> str:
-    """Return the URL of a server's page; "" if a browser can't open it. Raises NoAnswer."""
-    if socket_of(server.url):
-        return ""
-    reply = server.get("/web/index.html")
-    is_html = reply.status == HTTPStatus.OK and reply.body.lstrip()[:1] == b"<"
-    return f"{server.url}/" if is_html else ""
 
 
 def has_desktop(environ: Mapping[str, str], platform: str) -> bool:
@@ -170,12 +160,14 @@ def _served_name(served: Sequence[str], model: str) -> str:
 
 
 def _say_where_to_go(server: ServerClient, model: str, options: UpOptions) -> None:
-    page = _page_url(server)
-    rows = [f"{what + ':':<9} {how}" for what, how in _ways_to_connect(server, model, page)]
+    page = page_url(server)
+    # A code is for a person at a terminal: no log gets one, nor does a server that ends now.
+    signs_in = page and sys.stdout.isatty() and not options.once
+    shown = signed_in_url(server, page) if signs_in else page
+    rows = [f"{what + ':':<9} {how}" for what, how in _ways_to_connect(server, model, shown)]
     print("\n" + "\n".join(rows), flush=True)
-    may_open = page and options.browser and not options.once
-    if may_open and sys.stdout.isatty() and has_desktop(os.environ, sys.platform):
-        webbrowser.open(page)
+    if signs_in and options.browser and has_desktop(os.environ, sys.platform):
+        open_page(server, page)
 
 
 def _ways_to_connect(server: ServerClient, model: str, page: str) -> Iterator[tuple[str, str]]:

@@ -13,9 +13,11 @@ export class ApiError extends Error {
   }
 }
 
-/** The response of a request that went well. Throws ApiError; AbortError when it was stopped. */
-export async function request(path, { method = "GET", body, signal } = {}) {
+/** The response of a request that went well. With an `id`, /progress tells of it. Throws ApiError;
+ * AbortError when it was stopped. */
+export async function request(path, { method = "GET", body, signal, id } = {}) {
   const headers = credentials();
+  if (id) headers["x-request-id"] = id;
   if (body !== undefined) headers["content-type"] = "application/json";
   const text = body === undefined ? undefined : JSON.stringify(body);
   let response;

@@ -3,7 +3,7 @@
 import { Signal } from "../parts/signal.js";
 import { useEffect } from "../parts/ui.js";
 import { get, request } from "./client.js";
-import { entered } from "./session.js";
+import { about, entered, missing } from "./session.js";
 import { events } from "./sse.js";
 
 const HISTORY_SECONDS = 600;
@@ -42,7 +42,7 @@ entered.subscribe(() => {
 });
 
 function turn() {
-  const wanted = watchers > 0 && !document.hidden;
+  const wanted = watchers > 0 && !document.hidden && !missing(about.value ?? {}, true);
   if (wanted && !running) {
     running = new AbortController();
     follow(running.signal);

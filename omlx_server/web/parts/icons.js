@@ -28,6 +28,7 @@ const PATHS = {
   auto: "M12 4a8 8 0 1 0 0 16zM12 4a8 8 0 0 1 0 16",
   end: "M12 4v15M6 13l6 6 6-6",
   down: "M12 4v12M6 11l6 6 6-6M5 20h14",
+  out: "M10 4H5v16h5M10 12h10M16 8l4 4-4 4",
   up: "M12 20V8M6 13l6-6 6 6M5 4h14",
   pin: "M9 4h6l-1 6 3 3v2H7v-2l3-3zM12 15v6",
 };

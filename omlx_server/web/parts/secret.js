@@ -1,5 +1,5 @@
 // Asks for the API key or the admin token when the server wants one.
-import { asked, enter, secret } from "../api/session.js";
+import { asked, enter, linkProblem, remember, secret } from "../api/session.js";
 import { useSignal } from "./signal.js";
 import { html, useLayoutEffect, useRef } from "./ui.js";
 
@@ -34,19 +34,26 @@ function Dialog({ kind }) {
 export function SecretForm({ kind, leave }) {
   const { title, label, why } = WORDS[kind];
   const was = secret(kind);
+  const link = useSignal(linkProblem);
   const submit = (event) => {
     event.preventDefault();
-    enter(kind, new FormData(event.target).get("secret").trim());
+    const form = new FormData(event.target);
+    enter({ [kind]: form.get("secret").trim() });
+    if (form.has("stay")) remember(true);
   };
   return html`<form class="secret" onSubmit=${submit}>
       <h1 id="secret-title">${title}</h1>
       ${was && html`<p class="problem" role="alert">The server does not know what was entered.</p>`}
+      ${link && html`<p class="problem" role="alert">${link}</p>`}
       <p>${why}</p>
+      <p><code>omlx-server status</code>, in a terminal there, prints a link that signs you in.</p>
       <label>
         ${label}
         <input name="secret" type="password" autocomplete="off" required autofocus />
       </label>
-      <p class="hint">Kept until this tab is closed, and sent to this server only.</p>
+      <label class="check"><input type="checkbox" name="stay" />Stay signed in</label>
+      <p class="hint">Sent to this server only, and kept until its tabs are closed, or in this
+        browser if you stay signed in.</p>
       <div class="row">
         <button class="primary" type="submit">Enter</button>
         ${leave && html`<button type="button" onClick=${leave}>Not now</button>`}

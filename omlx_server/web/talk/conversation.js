@@ -1,6 +1,8 @@
 // A conversation as plain data, what the server gets of it, and its form as a file.
+import { foreignConversations } from "./imports.js";
 
-const TITLE = 60;
+export const TITLE = 60;
+const LAST_MS = 8.64e15; // of a Date
 const FORMAT = "omlx_server conversations 1";
 const ROLES = ["user", "assistant", "tool"];
 const TEXTS = ["role", "content", "thoughts", "error", "finish", "model", "name", "call"];
@@ -109,7 +111,8 @@ export function asFile(conversations) {
   return new Blob([text], { type: "application/json" });
 }
 
-/** The conversations of a file, each with a new id. Throws Error for what is no such file. */
+/** The conversations of a file of this page, ChatGPT or Open WebUI, each with a new id. Throws
+ * Error for what is no such file. */
 export function fromFile(text) {
   let read;
   try {
@@ -117,17 +120,19 @@ export function fromFile(text) {
   } catch {
     throw new Error("This file is no JSON.");
   }
-  if (read?.format !== FORMAT || !Array.isArray(read.conversations)) {
-    throw new Error("This file holds no conversations of this page.");
+  const ours = read?.format === FORMAT && Array.isArray(read.conversations);
+  const conversations = ours ? read.conversations : foreignConversations(read);
+  if (!conversations) {
+    throw new Error("This file holds no conversations of this page, ChatGPT or Open WebUI.");
   }
-  return read.conversations.map(checked);
+  return conversations.map(checked);
 }
 
 function checked(given) {
   return {
     id: id(),
     title: String(given?.title ?? "").slice(0, TITLE),
-    changed: Number.isFinite(given?.changed) ? given.changed : Date.now(),
+    changed: Math.abs(given?.changed) <= LAST_MS ? given.changed : Date.now(),
     answering: 0,
     model: String(given?.model ?? ""),
     options: ofType(given?.options, ["string", "number"]),

@@ -7,6 +7,7 @@ import { draft, keepDraft, placeOf } from "./drafts.js";
 import { Code, Markdown } from "./text.js";
 import { ToolResults } from "./tool_results.js";
 import { versionOf } from "./versions.js";
+import { Waiting, thoughtsInWords, useProgress } from "./waiting.js";
 
 const COPIED_MS = 1500;
 
@@ -115,15 +116,17 @@ export function ToolMessage({ message }) {
 export function Answer({ message, talk, last }) {
   const streaming = talk.answering === message;
   useGrowth(talk, streaming);
+  const thinking = streaming && !message.content;
+  const progress = useProgress(message, thinking);
   const empty = message.error && !message.content; // its error has a button of its own
   const waits = last && message.calls?.length > 0 && !streaming && !talk.busy;
   return html`<article class="message answer" aria-label="Answer" aria-busy=${String(streaming)}>
     ${message.thoughts &&
-    html`<${Thoughts} text=${message.thoughts} thinking=${streaming && !message.content} />`}
+    html`<${Thoughts} text=${message.thoughts}
+      title=${thoughtsInWords(message, thinking, talk.times, progress)} />`}
     <${Body} text=${message.content} streaming=${streaming} />
     ${message.calls?.map((call) => html`<${ToolCall} key=${call.id} call=${call} />`)}
-    ${streaming && !message.content && !message.thoughts &&
-    html`<p class="waiting"><span class="pulse"></span>Waiting for the first token</p>`}
+    ${thinking && !message.thoughts && html`<${Waiting} progress=${progress} />`}
     ${streaming && talk.perSecond &&
     html`<p class="figures speed">${digits(talk.perSecond)} tok/s</p>`}
     ${message.error &&
@@ -164,9 +167,9 @@ function Body({ text, streaming }) {
   return html`<${Markdown} text=${text} streaming=${streaming} />`;
 }
 
-function Thoughts({ text, thinking }) {
+function Thoughts({ text, title }) {
   return html`<details class="thoughts">
-    <summary>${thinking ? "Thinking" : "Thoughts"}</summary>
+    <summary>${title}</summary>
     <div class="said" dir="auto">${text}</div>
   </details>`;
 }

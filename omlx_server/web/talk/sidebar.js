@@ -1,15 +1,21 @@
 // The list of conversations, and how they come in and go out as files.
-import { day } from "../parts/format.js";
+import { day, plural } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
 import { useSignal } from "../parts/signal.js";
-import { html, useLayoutEffect, useRef, useState } from "../parts/ui.js";
-import { asFile, fromFile } from "./conversation.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/ui.js";
+import { TITLE, asFile, fromFile } from "./conversation.js";
 import * as stored from "./stored.js";
-import { remove } from "./talk.js";
+import { remove, rename } from "./talk.js";
+
+const MONTH = new Intl.DateTimeFormat("en", { month: "long", year: "numeric" });
+const SEARCH_MS = 150;
 
 export function Sidebar({ shown, hide, current }) {
   const heads = useSignal(stored.heads);
-  const [problem, setProblem] = useState("");
+  const [words, search] = useState("");
+  const hits = useSearch(words, heads);
+  const shownHeads = hits ? heads.filter(({ id }) => hits.has(id)) : heads;
+  const [outcome, tell] = useState({});
   const box = useRef();
   const first = useRef();
   useLayoutEffect(() => {
@@ -33,28 +39,104 @@ export function Sidebar({ shown, hide, current }) {
         onClick=${hide}>
         <${Icon} name="close" /></button>
     </header>
-    <ul class="conversations">
-      ${heads.map((head) => html`<${Item} key=${head.id} head=${head} current=${current}
-        hide=${hide} />`)}
-    </ul>
-    ${!heads.length && html`<p class="hint none">No conversations yet.</p>`}
-    ${problem && html`<p class="problem" role="alert">${problem}</p>`}
-    <${Files} heads=${heads} tell=${setProblem} />
+    ${heads.length > 0 && html`<input type="search" class="search" placeholder="Search"
+      aria-label="Search conversations" value=${words}
+      onInput=${(event) => search(event.target.value.trim())} />`}
+    <div class="conversations">
+      ${groups(shownHeads).map(([name, inGroup]) => html`<section key=${name}>
+        <h2>${name}</h2>
+        <ul>${inGroup.map((head) => html`<${Item} key=${head.id} head=${head} current=${current}
+          hide=${hide} />`)}</ul>
+      </section>`)}
+    </div>
+    ${!shownHeads.length && html`<p class="hint none" role="status">
+      ${heads.length ? "No conversation has these words." : "No conversations yet."}</p>`}
+    ${outcome.problem && html`<p class="problem" role="alert">${outcome.problem}</p>`}
+    ${outcome.done && html`<p class="hint" role="status">${outcome.done}</p>`}
+    <${Files} heads=${heads} tell=${tell} />
   </section>`;
+}
+
+/** The ids of the conversations with these words, as a set; null without words. */
+function useSearch(words, heads) {
+  const [hits, set] = useState(null);
+  useEffect(() => {
+    let gone = false;
+    const look = async () => {
+      const ids = words ? await stored.search(words) : null;
+      if (!gone) set(ids);
+    };
+    const timer = setTimeout(look, words ? SEARCH_MS : 0);
+    return () => {
+      gone = true;
+      clearTimeout(timer);
+    };
+  }, [words, heads]);
+  return hits;
+}
+
+/** Conversations, newest first, by the day on which they changed last: [name, heads] of each. */
+function groups(heads) {
+  const midnight = new Date().setHours(0, 0, 0, 0);
+  const daysAgo = (days) => new Date(midnight).setDate(new Date(midnight).getDate() - days);
+  const nameOf = ({ changed }) => {
+    if (changed >= midnight) return "Today";
+    if (changed >= daysAgo(1)) return "Yesterday";
+    return changed >= daysAgo(7) ? "Previous 7 days" : MONTH.format(changed);
+  };
+  const byName = new Map();
+  for (const head of heads) byName.set(nameOf(head), [...(byName.get(nameOf(head)) ?? []), head]);
+  return [...byName];
 }
 
 function Item({ head, current, hide }) {
   const title = head.title || "Untitled";
+  const [renamed, edit] = useState(false);
+  const opener = useRef();
   const go = async () => {
     await remove(head.id);
     if (head.id === current) location.hash = "#talk";
   };
+  const wasRenamed = useRef(false);
+  useEffect(() => {
+    if (wasRenamed.current && document.activeElement === document.body) opener.current.focus();
+    wasRenamed.current = renamed;
+  }, [renamed]);
+  const leave = () => edit(false);
+  if (renamed) return html`<li><${Title} head=${head} leave=${leave} /></li>`;
   return html`<li>
     <a href=${`#talk/${head.id}`} aria-current=${head.id === current ? "page" : undefined}
       title=${day(head.changed)} dir="auto" onClick=${hide}>${title}</a>
+    <button class="icon-only" aria-label=${`Rename ${title}`} ref=${opener}
+      onClick=${() => edit(true)}><${Icon} name="edit" /></button>
     <button class="icon-only" aria-label=${`Delete ${title}`} onClick=${go}>
       <${Icon} name="trash" /></button>
   </li>`;
+}
+
+/** The field for another title. Escape leaves it; Enter, or a click elsewhere, takes the title. */
+function Title({ head, leave }) {
+  const field = useRef();
+  const left = useRef(false);
+  useLayoutEffect(() => {
+    field.current.focus();
+    field.current.select();
+  }, []);
+  const end = (title) => {
+    if (left.current) return;
+    left.current = true;
+    if (title && title !== head.title) rename(head.id, title);
+    leave();
+  };
+  const keys = (event) => {
+    if (event.isComposing) return;
+    if (event.key === "Enter") end(event.target.value.trim());
+    if (event.key !== "Escape") return;
+    event.preventDefault();
+    end("");
+  };
+  return html`<input aria-label="Title" dir="auto" maxlength=${TITLE} value=${head.title}
+    ref=${field} onKeyDown=${keys} onBlur=${(event) => end(event.target.value.trim())} />`;
 }
 
 function Files({ heads, tell }) {
@@ -64,10 +146,11 @@ function Files({ heads, tell }) {
     event.target.value = "";
     if (!chosen) return;
     try {
-      for (const conversation of fromFile(await chosen.text())) await stored.save(conversation);
-      tell("");
+      const conversations = fromFile(await chosen.text());
+      if (conversations.length) await stored.save(...conversations);
+      tell({ done: `${plural(conversations.length, "conversation")} imported.` });
     } catch (error) {
-      tell(error.message);
+      tell({ problem: error.message });
     }
   };
   return html`<footer class="row">

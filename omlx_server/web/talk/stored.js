@@ -71,13 +71,48 @@ export function saveImages(place, images) {
   });
 }
 
-export async function save(conversation) {
-  const { id, title, changed } = conversation;
+export async function save(...conversations) {
   await within("readwrite", (bodies, stored) => {
-    bodies.put(conversation);
-    stored.put({ id, title, changed });
+    for (const conversation of conversations) put(bodies, stored, conversation);
+  });
+  await announce(conversations[0].id);
+}
+
+/** Give a conversation another title. It stays where it is in the list. */
+export async function rename(id, title) {
+  await within("readwrite", (bodies, stored) => {
+    const asked = bodies.get(id);
+    asked.onsuccess = () => asked.result && put(bodies, stored, { ...asked.result, title });
   });
   await announce(id);
+}
+
+function put(bodies, stored, conversation) {
+  const { id, title, changed } = conversation;
+  bodies.put(conversation);
+  stored.put({ id, title, changed });
+}
+
+/** The ids of the conversations whose title or texts, in any version, hold all `words`. */
+export async function search(words) {
+  const wanted = words.toLowerCase().split(/\s+/);
+  const ids = new Set();
+  await within("readonly", (bodies) => {
+    bodies.openCursor().onsuccess = ({ target: { result: cursor } }) => {
+      if (!cursor) return;
+      const { id, title, messages } = cursor.value;
+      const text = [title, ...textsOf(messages ?? [])].join("\n").toLowerCase();
+      if (messages && wanted.every((word) => text.includes(word))) ids.add(id);
+      cursor.continue();
+    };
+  });
+  return ids;
+}
+
+function textsOf(messages) {
+  return messages.flatMap(({ content, earlier = [], later = [] }) => [
+    content, ...[...earlier, ...later].flatMap(textsOf),
+  ]);
 }
 
 export async function remove(id) {

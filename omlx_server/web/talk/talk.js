@@ -23,6 +23,8 @@ export class Talk {
   perSecond = null;
   /** Whether it was deleted: what still streams is not saved then. */
   deleted = false;
+  /** When the answer under way was sent for, and what came of it first and last. */
+  times = {};
   #stopping = null;
   #saved = 0;
 
@@ -95,7 +97,6 @@ export class Talk {
   async save(answering = this.answering) {
     if (this.deleted) return;
     this.#saved = performance.now();
-    this.conversation.changed = Date.now();
     this.conversation.answering = answering ? Date.now() : 0;
     this.conversation.title ||= titleOf(this.conversation);
     await stored.save(this.conversation);
@@ -124,6 +125,7 @@ export class Talk {
 
   /** Save, or say at the answer that this browser can't. */
   async #keep(answer, answering) {
+    this.conversation.changed = Date.now();
     try {
       await this.save(answering);
     } catch (error) {
@@ -132,10 +134,11 @@ export class Talk {
   }
 
   async #stream(answer, body, signal) {
-    const times = { sent: performance.now(), chunks: 0 };
+    const times = (this.times = { sent: performance.now(), chunks: 0 });
     this.perSecond = null;
     try {
-      const response = await request("v1/chat/completions", { method: "POST", body, signal });
+      const options = { method: "POST", body, signal, id: answer.id };
+      const response = await request("v1/chat/completions", options);
       for await (const { data } of events(response)) {
         if (data === "[DONE]") break;
         const chunk = JSON.parse(data);
@@ -168,6 +171,8 @@ function take(answer, chunk, times) {
     times.first ??= times.last;
     times.chunks += 1;
   }
+  if (thought) times.thought ??= times.last;
+  if ((content || calls) && times.thought) times.said ??= times.last;
   if (content) answer.content += content;
   if (thought) answer.thoughts = (answer.thoughts ?? "") + thought;
   for (const call of calls ?? []) takeCall((answer.calls ??= []), call);
@@ -188,13 +193,15 @@ function speed(tokens, { first, last }) {
 
 /** Token counts and times, as they are shown below an answer. Seconds. */
 function counted(usage, times) {
-  const { sent, first } = times;
+  const { sent, first, last, thought, said = last } = times;
   const completion = usage.completion_tokens;
   return {
     prompt: usage.prompt_tokens,
     cached: usage.prompt_tokens_details?.cached_tokens ?? 0,
     completion,
     ttft: first === undefined ? null : (first - sent) / 1000,
+    thought: usage.completion_tokens_details?.reasoning_tokens ?? null,
+    thoughtSeconds: thought === undefined ? null : (said - thought) / 1000,
     perSecond: speed(completion, times),
   };
 }
@@ -229,6 +236,12 @@ export async function remove(id) {
   bin.set([...bin.value, { talk, drafts }]);
 }
 
+export function rename(id, title) {
+  const talk = talks.get(id);
+  if (talk) talk.conversation.title = title;
+  return stored.rename(id, title);
+}
+
 /** Bring back what was deleted last, and return its id. */
 export async function restore() {
   const { talk, drafts } = bin.value.at(-1);
@@ -243,7 +256,8 @@ export async function restore() {
 
 stored.changedElsewhere.subscribe(async (id) => {
   const talk = talks.get(id);
-  if (!talk || talk.answering) return;
-  const conversation = await stored.load(id);
-  if (conversation) talk.replace(conversation);
+  const conversation = talk && (await stored.load(id));
+  if (!conversation) return;
+  if (talk.answering) talk.conversation.title = conversation.title;
+  else talk.replace(conversation);
 });

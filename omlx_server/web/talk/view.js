@@ -102,7 +102,8 @@ function Open({ talk, models, problem, again, list, listed }) {
       <button class="quiet" aria-expanded=${String(optionsShown)} aria-controls="talk-options"
         onClick=${() => showOptions(!optionsShown)}><${Icon} name="options" />Options</button>
     </header>
-    ${optionsShown && html`<${Options} talk=${talk} />`}
+    ${optionsShown && html`<${Options} talk=${talk}
+      defaults=${model?.default_parameters} />`}
     ${problem && html`<div class="problem banner" role="alert">
       <p>${problem}</p><button onClick=${again}>Try again</button></div>`}
     <${Messages} talk=${talk} hasModel=${!!model} models=${models} />

@@ -179,6 +179,7 @@ def _plain(ask: Ask) -> None:
         ask("GET", path)
     ask("GET", "/", headers={"accept": "text/html"})
     ask("GET", "/web/about.json")
+    ask("GET", "/progress/0123456789abcdef")
     ask("GET", "/web/no-such-file.js", 404)
     for path in one_of_each_type():
         ask("GET", f"/web/{path}")
@@ -283,6 +284,9 @@ def _looked_at(ask: Ask, told: Json) -> None:
     ask("POST", "/admin/settings/reload", **told)
     ask("POST", "/admin/settings/reset", json={"keys": ["logging.level"]}, **told)
     ask("POST", "/admin/settings/restart", 409, **told)
+    code = ask("POST", "/admin/sign-in-code", **told).json()["code"]
+    ask("POST", "/sign-in", json={"code": code})
+    ask("POST", "/sign-in", 403, json={"code": "used"})
     ask("GET", f"/admin/models/resolve?name={CHAT}", **told)
     ask("POST", "/admin/models/pull", json={"model": EMBEDDING}, **told)
     ask("POST", "/admin/models/pull", 404, json={"model": "nobody"}, **told)
@@ -296,6 +300,7 @@ def _at_work(ask: Ask, server: ServerProcess) -> None:
         lines = answer.iter_lines()  # the connection is closed with it
         next(lines)
         assert ask("GET", "/admin/requests", **told).json()["at_work"]
+        assert ask("GET", f"/progress/{answer.headers['x-request-id']}").json()["request"]
 
 
 def _too_long(ask: Ask) -> None:

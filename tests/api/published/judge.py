@@ -36,7 +36,7 @@ _OLLAMA = re.compile("/api/.+")
 # Of nobody who publishes types: our own, vLLM's, llama.cpp's, and rerankers'.
 _OWN = re.compile(
     r"/(health.*|version|metrics|openapi\.json|docs.*|admin/.*|web/.*|(v[12]/)?rerank|tokenize|detokenize"
-    r"|reset_prefix_cache|v1/cache/.*)?"
+    r"|reset_prefix_cache|v1/cache/.*|progress/.*|sign-in)?"
 )
 
 

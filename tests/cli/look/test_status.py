@@ -1,17 +1,19 @@
 """`status` against the real server and against nobody."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
-from omlx_server.cli.look.status import _report_lines, percent, samples_of
+from omlx_server.cli.look.status import _report_lines, percent, run, samples_of
 from tests.api.conftest import CHATML
-from tests.api.harness import ServerProcess, serving, wait_for
+from tests.api.harness import ADMIN_TOKEN, ServerProcess, serving, wait_for
 from tests.service.degraded_server import degraded, free_port
 from tests.service.degraded_server import wait_for as wait_until_it_answers
 from tests.text import makers
@@ -61,6 +63,25 @@ def test_status_tells_models_load_memory_and_cache(tiny: ServerProcess) -> None:
     assert 64 <= engine["chunk_tokens"] <= engine["chunk_tokens_alone"] <= 2048
     assert f"chunks  tiny: {engine['chunk_tokens']} tokens" in text
     assert "load    tiny: 0 running, 0 prefilling, 0 waiting (ready)" in text
+
+
+@pytest.mark.usefixtures("home")
+def test_status_at_a_terminal_prints_a_link_that_signs_in(
+    tiny: ServerProcess, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def link(token: str = ADMIN_TOKEN, url: str = "") -> str:
+        monkeypatch.setenv("OMLX_ADMIN_TOKEN", token)
+        port = f"server.port={urlsplit(tiny.url).port}"
+        run(as_json=False, url=url, api_key=KEY, config=None, sets=[] if url else [port])
+        return capsys.readouterr().out.splitlines()[-1]
+
+    assert not link().startswith("page")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    page, _, code = link().partition("#in=")
+    assert page == f"page    {tiny.url}/"
+    answer = tiny.http.post(f"{tiny.url}/sign-in", json={"code": code})
+    assert answer.json() == {"key": KEY, "token": ADMIN_TOKEN}
+    assert link(token="another-token-of-16") == link(url=tiny.url) == page
 
 
 def test_status_without_the_key_tells_what_is_open_to_all(tiny: ServerProcess) -> None:

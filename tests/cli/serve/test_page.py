@@ -2,6 +2,7 @@
 
 import os
 import pty
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -54,10 +55,38 @@ def _read_until(file: int, ends: tuple[str, ...]) -> str:
     return said
 
 
+def page_in(said: str) -> str:
+    [line] = [line for line in said.splitlines() if line.startswith("Page:")]
+    return line.split()[1]
+
+
 def test_a_terminal_of_a_desktop_opens_the_page(tmp_path: Path) -> None:
     said, urls = opened(tmp_path, DISPLAY=":0")
-    [line] = [line for line in said.splitlines() if line.startswith("Page:")]
-    assert line.split()[1] == urls.strip() and urls.endswith("/\n")
+    assert page_in(said) == urls.strip() and urls.endswith("/\n")
+
+
+def opened_by_owner(home: Path, *words: str, terminal: bool = True) -> tuple[str, str]:
+    token = "t" * 32
+    where = {"HOME": str(home), "XDG_CONFIG_HOME": "", "DISPLAY": ":0"}
+    environ = {**where, "OMLX_ADMIN_TOKEN": token, "FAKE_TOKEN": token}
+    return opened(home, *words, terminal=terminal, **environ)
+
+
+def test_the_owner_is_signed_in_by_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
+    said, urls = opened_by_owner(tmp_path)
+    printed = page_in(said)
+    assert printed.endswith("/#in=code-1")
+    file = tmp_path / ".config" / "omlx_server" / "page.html"
+    assert urls == f"{file.as_uri()}\n"
+    assert f'url={printed.replace("code-1", "code-2")}"' in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_no_log_has_a_code(tmp_path: Path) -> None:
+    said, _ = opened_by_owner(tmp_path, terminal=False)
+    assert page_in(said).endswith("/")
+    said, _ = opened_by_owner(tmp_path, "once")
+    assert page_in(said).endswith("/")
 
 
 @pytest.mark.parametrize(

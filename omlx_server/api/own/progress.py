@@ -1,0 +1,17 @@
+"""GET /progress/{id}: where one request at work is, for whoever knows its id."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from omlx_server.api.activity.answers import Progress
+from omlx_server.api.context import context_of
+from omlx_server.api.description.operation import Operation
+from omlx_server.api.http.json import JsonResponse
+
+router = APIRouter()
+
+
+@router.get("/progress/{id}", openapi_extra=Operation("Server", Progress).extra)
+async def progress(request: Request, id: str) -> Response:
+    """Return how far the request is that was sent with this id as its X-Request-Id."""
+    return JsonResponse(await context_of(request).activity.progress(id))
