@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from omlx_server.core.memory.fit import usual_token_bytes
 from omlx_server.core.model_files.kind import (
     SENTENCE_CONFIG,
     first_position,
     trained_length,
 )
+from omlx_server.core.model_files.kv_size import token_bytes
 from omlx_server.core.request import NumberRange, SamplingPresets
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import json_file
@@ -59,6 +61,13 @@ def described(directory: Path) -> ModelDescription | None:
         return describe(directory)
     except (ModelUnavailable, OSError):
         return None
+
+
+def token_bytes_of(directory: Path, weights: int) -> int:
+    """Return the bytes of a token's keys and values, estimated if config.json does not say."""
+    return token_bytes(json_file.read_object(directory / "config.json")) or usual_token_bytes(
+        weights
+    )
 
 
 def encoder_length(directory: Path) -> int | None:

@@ -1,17 +1,27 @@
-"""Resolves names of models and fetches models for a running server."""
+"""Finds, fetches and removes models for a running server."""
 
 import threading
 from collections.abc import Iterable
 from functools import partial
 
-from omlx_server.api.models.listing import MOST_AT_ONCE, Kind, ModelFetched, ModelResolved
-from omlx_server.errors import ModelUnavailable
+from omlx_server.api.models.listing import (
+    MOST_AT_ONCE,
+    Kind,
+    ModelFetched,
+    ModelOffers,
+    ModelResolved,
+)
+from omlx_server.errors import FetchFailed, ModelUnavailable
 from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
+from omlx_server.models.installed import installed_models
 from omlx_server.models.locate import Located, find_installed, near_names
+from omlx_server.models.offers.offers import offers_of_hub, usual_offers
 from omlx_server.models.progress import ProgressListener
 from omlx_server.models.pull import pull_or_make
+from omlx_server.models.remove import remove
 from omlx_server.wiring.known import KnownModels
+from omlx_server.wiring.memory import shares_of
 from omlx_server.wiring.model_directory import find_model, find_model_here
 
 
@@ -46,6 +56,23 @@ class DiskFetcher:
         is_unknown = located is None and kind == "unknown"
         near = near_names(target, settings.models) if is_unknown else ()
         return _resolved(name, kind, alias, located, suggestions=near)
+
+    def search(self, text: str) -> ModelOffers:
+        settings = self._known.settings
+        places, limit = settings.models, shares_of(settings, cold=False).limit
+        offers = usual_offers(text, places, limit)
+        try:
+            hits = offers_of_hub(text, offers, places, limit) if text else offers
+        except FetchFailed as error:
+            return {"models": offers, "problem": error.message}
+        return {"models": hits, "problem": None}
+
+    def remove(self, name: str) -> int:
+        models = self._known.settings.models
+        for model in installed_models(models):
+            if model.names[0] == name:
+                return remove(model, models.dirs)
+        raise ModelUnavailable(f"There is no model {name!r} here")
 
     def fetch(self, name: str, progress: ProgressListener) -> ModelFetched:
         settings = self._known.settings

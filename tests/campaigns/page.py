@@ -140,7 +140,7 @@ class _Visit:
         return f"the bar was in {len(places)} places, from {places[0]} to {places[-1]}"
 
     def _load(self, page: Page) -> str:
-        row = page.get_by_role("listitem").filter(has_text=_STARTER)
+        row = page.locator(".model").filter(has_text=_STARTER)
         row.get_by_role("button", name="Load").click()
         badge = row.locator(".badge").first
         expect(badge).to_have_text("loaded", timeout=1000 * _LOAD_SECONDS)

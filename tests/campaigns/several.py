@@ -21,8 +21,8 @@ import httpx
 from omlx_server.api.app import create_app
 from omlx_server.api.models.served import ServedModels
 from omlx_server.compute.hardware import device
+from omlx_server.core.memory.fit import WEIGHTS_SHARE
 from omlx_server.engine.client.engine_client import AsyncEngine
-from omlx_server.engine.pool.entry import WEIGHTS_SHARE
 from omlx_server.models.bundled.embedded import ensure
 from omlx_server.models.catalogue import MINILM
 from omlx_server.models.locate import Located

@@ -231,14 +231,20 @@ def program(address: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_pull_tells_progress_and_ends_with_json(models: Path) -> None:
+def test_pull_tells_progress_and_ends_with_json(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_MEMORY__LIMIT", "8GB")
     with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
         out, err = program(address, "pull", REPO, "--json").communicate(timeout=60)
         said = json.loads(out)
         assert (said["name"], said["path"]) == (REPO, str(models / REPO))
         assert (said["fetched_bytes"], said["checked"]) == (len(WEIGHTS), True)
+        fit, first, *_ = err.splitlines()
+        assert fit == f"{REPO}: 2.0 MB, fits 8.0 GB of memory with 32k tokens of context"
+        assert said["fit"] == "fits"
         # It may have come in part before the first line.
-        assert re.fullmatch(r"download: \d+ %", err.splitlines()[0])
+        assert re.fullmatch(r"download: \d+ %", first)
         assert err.splitlines()[-1] == "verify: 100 %"
     out, err = program("http://127.0.0.1:9", "pull", REPO).communicate(timeout=60)
     assert "not checked: there is no network" in out
@@ -312,12 +318,28 @@ def test_ctrl_c_keeps_what_has_come(models: Path) -> None:
     assert (models / REPO / "model.safetensors").read_bytes() == WEIGHTS
 
 
-def test_a_short_name_says_which_model_it_is(models: Path) -> None:
+def test_a_short_name_says_which_model_it_is(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMLX_MEMORY__LIMIT", "1GB")
     repo = "mlx-community/Qwen3-0.6B-4bit"
     with fake_hub.serve(repo, FILES, LARGE) as (address, _):
         out, err = program(address, "pull", "qwen3:0.6b", "--json").communicate(timeout=60)
     assert json.loads(out)["name"] == repo
-    assert err.splitlines()[0] == f"qwen3:0.6b: {repo}"
+    assert err.splitlines()[:2] == [
+        f"qwen3:0.6b: {repo}",
+        f"{repo}: 2.0 MB, tight: 1.0 GB of memory has room for short conversations, not for 32k "
+        "tokens of context",
+    ]
+
+
+def test_pull_says_first_that_a_model_is_too_large(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_MEMORY__LIMIT", "2MB")
+    with fake_hub.serve(REPO, FILES, LARGE) as (address, _):
+        _, err = program(address, "pull", REPO).communicate(timeout=60)
+        assert err.splitlines()[0] == f"{REPO}: 2.0 MB, too large for 2.0 MB of memory"
+        _, err = program(address, "pull", REPO).communicate(timeout=60)
+    assert "too large" not in err, "it is here already"
 
 
 def test_pull_says_in_a_line_what_is_wrong(models: Path) -> None:
@@ -345,13 +367,18 @@ def test_pull_says_what_it_can_not_repair(models: Path) -> None:
 # --- search --------------------------------------------------------------------------------------
 
 
-def test_search_without_a_text_lists_what_has_a_short_name(models: Path) -> None:
+def test_search_without_a_text_lists_what_has_a_short_name(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(models / "mlx-community" / "Qwen3-4B-4bit")
+    monkeypatch.setenv("OMLX_MEMORY__LIMIT", "5GB")
     table = omlx("search")
     rows = {line.split()[0]: line.split()[1:] for line in table.splitlines() if line.strip()}
-    assert rows["qwen3-4b"] == ["2.3", "GB", "40960", "here"]
-    assert rows["minilm"] == ["90.9", "MB", "256"]
-    assert "  SmolLM2-135M-Instruct, 92.9 MB to download" in table.replace("\n ", "\n")
+    assert rows["qwen3-4b"] == ["(here)", "2.3", "GB", "40960", "tight"]
+    assert rows["minilm"] == ["90.9", "MB", "256", "fits"]
+    assert rows["llama3.3-70b"] == ["39.7", "GB", "131072", "too", "large"]
+    assert "fits: 5.0 GB of memory has room for 32k tokens of context" in table
+    assert "  SmolLM2-135M-Instruct, 92.9 MB to download" in table
     assert max(len(line.rstrip()) for line in table.splitlines()) <= 80
     found = {m["name"]: m for m in json.loads(omlx("search", "--json"))["models"]}
     assert found["qwen3-4b"]["here"] and not found["qwen3-8b"]["here"]
@@ -389,7 +416,8 @@ def test_a_name_of_gguf_files_is_answered_with_what_to_take(
     assert advice.startswith("hint: ") and hint in advice
 
 
-def test_search_asks_the_hub_and_shows_short_names_first() -> None:
+def test_search_asks_the_hub_and_shows_short_names_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMLX_MEMORY__LIMIT", "20GB")
     config = {"architectures": ["WhisperModel"], "model_type": "whisper"}
     models: list[dict[str, object]] = [
         {"id": "acme/phi-4-tiny", "downloads": 12_345, "safetensors": {"parameters": {"U32": 500}}},
@@ -404,8 +432,8 @@ def test_search_asks_the_hub_and_shows_short_names_first() -> None:
         *("phi-4", "acme/phi-4-tiny", "acme/hear")
     ]
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.strip()}
-    assert rows["phi-4"] == ["8.3", "GB", "16384", "99"]
-    assert rows["acme/phi-4-tiny"] == ["2.0", "kB", "12,345"]
+    assert rows["phi-4"] == ["8.3", "GB", "16384", "99", "fits"]
+    assert rows["acme/phi-4-tiny"] == ["2.0", "kB", "12,345", "fits"]
     assert rows["acme/hear"] == ["1", "gated"]
     assert "is WhisperModel: no model to chat" in out
 

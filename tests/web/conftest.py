@@ -9,6 +9,8 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.api.conftest import CHATML, THINKING
 from tests.api.harness import UNPROBED, ServerProcess, serving
+from tests.models import fake_hub
+from tests.models.fake_hub import Faults
 from tests.text import makers
 from tests.tiny_models import save_tiny
 from tests.web.chromium import MISSING, chromium
@@ -48,12 +50,31 @@ def sets(models: Path) -> list[str]:
 
 
 @pytest.fixture(scope="package")
+def faults() -> Faults:
+    """Of the hub, which has `org/away`."""
+    return Faults()
+
+
+@pytest.fixture(scope="package")
+def hub(models: Path, faults: Faults) -> Iterator[str]:
+    files = {path.name: path.read_bytes() for path in (models / "org" / "tiny").iterdir()}
+    template = {"chat_template": "{{ tools }}<think></think>"}
+    config = {"architectures": ["LlamaForCausalLM"], "tokenizer_config": template}
+    tensors = {"parameters": {"U32": 250_000_000}}
+    listed = {"id": "org/away", "config": config, "safetensors": tensors, "downloads": 7}
+    large = frozenset({"model.safetensors"})
+    with fake_hub.serve("org/away", files, large, faults, models=[listed]) as (url, _):
+        yield url
+
+
+@pytest.fixture(scope="package")
 def server(
-    browser: Browser, sets: list[str], tmp_path_factory: pytest.TempPathFactory
+    browser: Browser, sets: list[str], hub: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     """A server with an API key and a config file."""
     home = tmp_path_factory.mktemp("page")
-    with serving("org/tiny", home, *sets, config=_CONFIG) as server:
+    environ = {"HF_ENDPOINT": hub, "HF_HOME": str(home / "hub")}
+    with serving("org/tiny", home, *sets, config=_CONFIG, environ=environ) as server:
         yield server
 
 

@@ -28,7 +28,7 @@ WATCH_CLICKS = r"""() => {
         if (one.closest(".setting")) return `a setting: ${one.className} ${one.type}`;
         const whole = label(one).trim().replace(/\s+/g, " ").replace("Copied", "Copy")
             .replace(/(?<=^Thoughts) · .*/, "");
-        return whole.replace(/org\/\w+|(?<=^(Delete |Rename |Colours: ))\S.*/, "…");
+        return whole.replace(/org\/\w+|(?<=^(Delete |Rename |Get |Colours: ))\S.*/, "…");
     };
     const visible = (one) => one.checkVisibility() && one.offsetWidth > 1;
     const key = (one) => `${one.closest("nav") ? "frame" : view()}: ${name(one)}`;
@@ -230,8 +230,11 @@ def use_models(page: Page) -> None:
     name.click()
     page.keyboard.type("org/other")
     expect(page.locator(".resolved")).to_contain_text("It is here")
-    button(page, "Pull").click()
-    expect(button(page, "Pull")).to_be_enabled()
+    name.fill("")
+    page.keyboard.type("startr")
+    button(page, "starter").click()
+    expect(name).to_have_value("starter")
+    use_shop(page)
     model = page.get_by_role("listitem").filter(has_text="org/other")
     button(model, "Load org/other").click()
     expect(model.locator(".badge").first).to_have_text("loaded")
@@ -239,6 +242,32 @@ def use_models(page: Page) -> None:
     button(model, "Unpin org/other").click()
     button(model, "Unload org/other").click()
     expect(model.locator(".badge").first).to_have_text("absent")
+
+
+def use_shop(page: Page) -> None:
+    page.get_by_label("Model", exact=True).fill("away")
+    button(page, "Search the hub").click()
+    button(page, "Get org/away").click()
+    model = page.locator(".model").filter(has_text="org/away")
+    page.get_by_label("Model", exact=True).fill("org/away")
+    button(page, "Pull").click()
+    expect(page.get_by_role("list", name="Downloads")).to_have_count(0)
+    model.get_by_text("Details").click()
+    alias = model.get_by_label("New alias of org/away")
+    alias.click()
+    page.keyboard.type("org/alias")
+    button(model, "Add alias").click()
+    button(model, "Remove the alias org/alias").click()
+    expect(button(model, "Remove the alias org/alias")).to_have_count(0)
+    button(model, "Delete org/away").click()
+    expect(button(model, "Keep it")).to_be_focused()
+    button(model, "Keep it").click()
+    button(model, "Delete org/away").click()
+    button(model, "Delete it").click()
+    expect(model).to_have_count(0)
+    page.get_by_label("Model", exact=True).fill("")
+    button(page, "Show usual models").click()
+    expect(page.get_by_role("heading", name="Usual models")).to_be_visible()
 
 
 def use_cache(page: Page) -> None:

@@ -101,12 +101,17 @@ def test_a_hostile_file_of_conversations_shows_as_text(visits: Visits) -> None:
         assert harmless(page)
 
 
+def more(name: str) -> dict[str, object]:
+    return {"aliases": [name], "path": name, "images": False, "presets": [name], "fit": None}
+
+
 def test_hostile_names_show_as_text(visits: Visits) -> None:
     names = [attack[:200] for attack in ATTACKS[:18]]
     shape = {"kind": "chat", "state": "absent", "pinned": False, "default": False, "in_use": 0}
     numbers = {"weight_bytes": None, "disk_bytes": 1, "context_length": 1, "ttl_seconds": 0}
     listed = [
-        {"name": name, "names": [name], **shape, **numbers, "problem": name} for name in names
+        {"name": name, "names": [name], **shape, **numbers, "problem": name, **more(name)}
+        for name in names
     ]
 
     def models(route: Route) -> None:

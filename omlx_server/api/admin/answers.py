@@ -12,11 +12,16 @@ from omlx_server.api.models.listing import ModelFetched
 class AdminModel(TypedDict):
     """A model on this machine; its `weight_bytes` and `adapters` in memory. `chunk_tokens` of a
     prompt are prefilled at once beside running answers, `chunk_tokens_alone` without. It leaves
-    after `ttl_seconds` without requests, unless that is 0. `problem`: why it can't be loaded or
-    served."""
+    after `ttl_seconds` without requests, unless that is 0. `fit`: fits (with 32k tokens of
+    context), tight, too large. `problem`: why it can't be loaded or served."""
 
     name: str
     names: list[str]
+    aliases: list[str]
+    path: str | None
+    images: bool
+    presets: list[str]
+    fit: str | None
     kind: Literal["chat", "embedding", "rerank", "unknown"]
     state: Literal["absent", "loading", "loaded", "unloading", "failed"]
     pinned: bool
@@ -95,6 +100,11 @@ class CacheComparison(TypedDict):
     pieces_start: int
     diverges_at: int | None
     stored: list[str]
+
+
+class ModelRemoved(TypedDict):
+    model: str
+    freed_bytes: int
 
 
 class FetchProgress(TypedDict):

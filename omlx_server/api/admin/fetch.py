@@ -1,4 +1,4 @@
-"""The admin routes that resolve a model's name, and fetch models."""
+"""The admin routes that find, fetch and remove models."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -7,7 +7,7 @@ from contextlib import aclosing
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from omlx_server.api.admin.answers import FetchEvent, FetchProgress
+from omlx_server.api.admin.answers import FetchEvent, FetchProgress, ModelRemoved
 from omlx_server.api.admin.guard import require_admin
 from omlx_server.api.admin.models import ModelName
 from omlx_server.api.context import body_of, context_of
@@ -22,10 +22,13 @@ from omlx_server.api.models.listing import (
     Catalogue,
     ModelFetched,
     ModelFetcher,
+    ModelOffers,
     ModelResolved,
 )
+from omlx_server.engine.pool.entry import Phase
 from omlx_server.errors import (
     BadRequest,
+    Conflict,
     ModelNotFound,
     ModelUnavailable,
     OmlxError,
@@ -39,6 +42,9 @@ router = APIRouter(dependencies=[Depends(require_admin)])
 _PROGRESS_SECONDS = 0.25
 _NAME = Query("name", str, "As `omlx-server pull` takes it.")
 _RESOLVE = Operation("Admin", ModelResolved, query=(_NAME,), may_fail=(503,)).extra
+_TEXT = Query("text", str, "Words of a model's name.")
+_SEARCH = Operation("Admin", ModelOffers, query=(_TEXT,), may_fail=(503,)).extra
+_REMOVE = Operation("Admin", ModelRemoved, body=ModelName, may_fail=(*MODEL, 409, 503)).extra
 _PULL = Operation(
     "Admin",
     None,
@@ -67,6 +73,38 @@ async def resolve(request: Request, name: str | None = None) -> Response:
         )
     resolved = await asyncio.to_thread(_fetcher(request).resolve, name)
     return JsonResponse(resolved)
+
+
+@router.get("/admin/models/search", openapi_extra=_SEARCH)
+async def search(request: Request, text: str = "") -> Response:
+    """The models that have a short name, and with a text those of the hub: their size, context and
+    abilities, and whether they fit into this server's memory. Without a text it uses no network."""
+    if len(text) > LONGEST_NAME:
+        raise BadRequest(f"at most {LONGEST_NAME} characters can be searched for", param="text")
+    return JsonResponse(await asyncio.to_thread(_fetcher(request).search, text.strip()))
+
+
+@router.post("/admin/models/remove", openapi_extra=_REMOVE)
+async def remove(request: Request) -> Response:
+    """Remove a model's files from the disk, by the name that /admin/models tells first. A loaded
+    model stays, and so does the one that the server was started with."""
+    body = await body_of(request, ModelName)
+    fetcher, models = _fetcher(request), context_of(request).models
+    listings = [*models.known(), *models.catalogue.broken()]
+    listing = next((each for each in listings if each.names[0] == body.model), None)
+    if listing is None:
+        raise ModelNotFound(f"There is no model {body.model[:200]!r} here", param="model")
+    if listing is listings[0] and not listing.problem:
+        raise Conflict("the server was started with this model, so it stays")
+    entry = models.pool.entry(listing.load_request.key)
+    if entry is not None and entry.phase not in (Phase.ABSENT, Phase.FAILED):
+        raise Conflict(f"the model is {entry.phase.value}: unload it first")
+    try:
+        freed = await asyncio.to_thread(fetcher.remove, body.model)
+    except ModelUnavailable as error:
+        raise Conflict(_whole_message(error)) from None
+    await models.catalogue.refresh(anew=True)
+    return JsonResponse(ModelRemoved(model=body.model, freed_bytes=freed))
 
 
 @router.post("/admin/models/pull", openapi_extra=_PULL)
@@ -129,10 +167,13 @@ async def _run_fetch(
         await catalogue.refresh(anew=True)  # so that it can be used at once
         yield task.result()
     except ModelUnavailable as error:
-        message = f"{error.message}. {error.hint}" if error.hint else error.message
-        raise FetchProblem(message) from None
+        raise FetchProblem(_whole_message(error)) from None
     finally:
         progress.stop()
+
+
+def _whole_message(error: ModelUnavailable) -> str:
+    return f"{error.message}. {error.hint}" if error.hint else error.message
 
 
 def _fetch_in_thread(fetcher: ModelFetcher, name: str, progress: "_LatestProgress") -> ModelFetched:

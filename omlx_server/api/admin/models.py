@@ -13,6 +13,7 @@ from omlx_server.api.http.json_body import StrictModel
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import Served, ServedModel
+from omlx_server.core.memory.fit import CONTEXT, fit_of
 from omlx_server.engine.pool.entry import Phase, PoolEntry
 
 router = APIRouter(dependencies=[Depends(require_admin)])
@@ -87,14 +88,19 @@ async def pin(request: Request) -> Response:
 
 
 def _describe_model(models: ServedModels, listing: ModelListing) -> AdminModel:
-    entry = models.pool.entry(listing.load_request.key)
+    entry, aliases = models.pool.entry(listing.load_request.key), _aliases_of(models, listing)
     model = entry.model if entry else None
     default = next(iter(models.catalogue.known()), None)
     status = model.engine.status if isinstance(model, ServedModel) else None
     chunks = status.chunks if status else None
     return {
         "name": listing.names[0],
-        "names": [*listing.names, *_aliases_of(models, listing)],
+        "names": [*listing.names, *aliases],
+        "aliases": aliases,
+        "path": _path_of(models, listing),
+        "images": listing.takes_images,
+        "presets": list(listing.presets),
+        "fit": _fit_of(models, listing),
         "kind": listing.role.kind,
         "state": _phase_of(listing, entry).value,
         "pinned": entry.is_pinned if entry else listing.load_request.pinned,
@@ -121,6 +127,20 @@ def _phase_of(listing: ModelListing, entry: PoolEntry[Served] | None) -> Phase:
 def _aliases_of(models: ServedModels, listing: ModelListing) -> list[str]:
     catalogue = models.catalogue
     return [alias for alias in catalogue.aliases if catalogue.resolve_alias(alias) in listing.names]
+
+
+def _path_of(models: ServedModels, listing: ModelListing) -> str | None:
+    key = listing.load_request.key
+    path = key if listing.problem else models.catalogue.directory(key)
+    return str(path) if path is not None else None
+
+
+def _fit_of(models: ServedModels, listing: ModelListing) -> str | None:
+    memory, weights = models.vitals.memory, listing.load_request.nbytes
+    if memory is None or not memory.ledger.limit or listing.problem or not weights:
+        return None
+    context = listing.context_length or CONTEXT
+    return fit_of(weights, listing.token_bytes, memory.ledger.limit, context).value
 
 
 def _weight_bytes(model: Served) -> int | None:

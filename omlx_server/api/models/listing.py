@@ -16,6 +16,7 @@ from omlx_server.core.request import RequestDefaults
 from omlx_server.engine.messages import Counted
 from omlx_server.engine.pool.entry import ModelRequest
 from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
+from omlx_server.models.offers.offers import ModelOffer
 from omlx_server.models.progress import ProgressListener
 
 Kind = Literal["directory", "hub", "catalogue", "unknown"]
@@ -27,7 +28,8 @@ MOST_AT_ONCE = 2
 class ModelListing:
     """A model that a request may name, loaded or not.
 
-    `load_request` is for the pool; `created` is in seconds since 1970. `defaults` apply without a
+    `load_request` is for the pool; `created` is in seconds since 1970; `token_bytes` of a chat
+    model's keys and values. `defaults` apply without a
     preset. `template_file` and `reasoning_parser` override the model's own unless empty. `problem`:
     why it can't be served, or empty.
     """
@@ -44,6 +46,7 @@ class ModelListing:
     template_file: str = ""
     reasoning_parser: str = ""
     problem: str = ""
+    token_bytes: int = 0
 
 
 class Catalogue(Protocol):
@@ -136,14 +139,29 @@ class ModelFetched(TypedDict):
     checked: bool
 
 
+class ModelOffers(TypedDict):
+    """Models that can be fetched. `problem`: why the hub's own are not among them."""
+
+    models: list[ModelOffer]
+    problem: str | None
+
+
 class ModelFetcher(Protocol):
-    """Finds and fetches models. Blocking; any thread. A fetch holds one place of `free`."""
+    """Finds, fetches and removes models. Blocking; any thread. A fetch holds one place of
+    `free`."""
 
     @property
     def free(self) -> threading.BoundedSemaphore: ...
 
     def resolve(self, name: str) -> ModelResolved:
         """Uses no network."""
+
+    def search(self, text: str) -> ModelOffers:
+        """Return the usual models; with a text those that match, and the hub's."""
+
+    def remove(self, name: str) -> int:
+        """Remove the files of the model with this first name, and return their bytes. Raises
+        ModelUnavailable."""
 
     def fetch(self, name: str, progress: ProgressListener) -> ModelFetched:
         """Fetch a model and check its files. What `progress` raises ends it; a later call

@@ -12,6 +12,7 @@ from omlx_server.cli.server_client.http import NoAnswer, ServerClient
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.errors import UsageError
 from omlx_server.models.catalogue import STARTER
+from omlx_server.models.hub.names import best_that_fits
 from omlx_server.settings import Settings
 from omlx_server.settings.overrides import context_of
 from omlx_server.settings.types import own_place
@@ -96,15 +97,17 @@ def listed_context(listing: Listing) -> int:
 
 
 def short_context_warning(
-    model: str, context: int, needs: str = "agents need", least: int = LEAST_CONTEXT
+    model: str, context: int, limit: int, needs: str = "agents need", least: int = LEAST_CONTEXT
 ) -> str:
-    """Return a warning if the context holds fewer than `least` tokens, else ""."""
+    """Return a warning if the context holds fewer than `least` tokens, else "". It names a model
+    that is long enough and fits into `limit` bytes."""
     if not 0 < context < least:
         return ""
-    return (
-        f"{model} has a context of {context:,} tokens, and {needs} {least:,} or more; "
-        "serve a model with a longer one (omlx-server serve MODEL)"
-    )
+    better = best_that_fits(limit, least)
+    advice = "serve a model with a longer one (omlx-server serve MODEL)"
+    if better is not None:
+        advice = f"`omlx-server up {better.name}` serves one with {better.context:,}"
+    return f"{model} has a context of {context:,} tokens, and {needs} {least:,} or more; {advice}"
 
 
 def _listings(

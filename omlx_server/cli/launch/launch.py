@@ -14,6 +14,7 @@ from omlx_server.cli.launch.clients import (
     short_context_warning,
     target_of,
 )
+from omlx_server.cli.models.fit import memory_limit
 from omlx_server.cli.server_client.http import server_of, socket_of
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import say
@@ -36,7 +37,9 @@ def run(
     target = target_of(server, model, settings, must_answer=not show)
     launch = CLIENTS[client](target)
     needs, least = f"{client} needs", launch.least_context
-    if warning := short_context_warning(target.model, target.context, needs, least):
+    if warning := short_context_warning(
+        target.model, target.context, memory_limit(settings), needs, least
+    ):
         say(f"warning: {warning}")
     if not target.context:
         say(f"note: the size of the context of {target.model} is not known, so it is left out")

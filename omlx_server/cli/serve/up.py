@@ -14,6 +14,7 @@ from pathlib import Path
 
 from omlx_server.cli.launch.clients import can_chat, listed_context, short_context_warning
 from omlx_server.cli.models.choice import choose
+from omlx_server.cli.models.fit import memory_limit
 from omlx_server.cli.serve import address_in_use
 from omlx_server.cli.serve.address_in_use import ListenAddress, Listener
 from omlx_server.cli.serve.first_chat import ask_twice
@@ -190,7 +191,7 @@ def _ways_to_connect(server: ServerClient, model: str, page: str) -> Iterator[tu
     listing = server.model_listings().get(model, {})
     if not socket_path and can_chat(listing):
         yield "Agents", f"{_program_in_words()} launch claude{url_option}"
-        if warning := short_context_warning(model, listed_context(listing)):
+        if warning := short_context_warning(model, listed_context(listing), memory_limit(usual)):
             yield "Warning", warning
     yield "Docs", _docs_in_words(base)
 

@@ -18,11 +18,11 @@ def confirm_removal(what: str) -> bool:
     return confirm(f"Remove {what}?", "--yes removes without asking")
 
 
-def confirm(question: str, hint: str) -> bool:
+def confirm(question: str, hint: str, *, default: bool = False) -> bool:
     """Ask on stderr. Raises UsageError with the hint if stdin is no terminal."""
     if not is_terminal():
         raise UsageError("there is no terminal to ask on", hint=hint)
-    return typer.confirm(question, err=True)
+    return typer.confirm(question, default=default, err=True)
 
 
 def read(most_bytes: int = -1) -> bytes:

@@ -8,11 +8,10 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from omlx_server import clock
+from omlx_server.core.memory.fit import WEIGHTS_SHARE
 from omlx_server.core.memory.ledger import in_words
 from omlx_server.errors import QueueFull, Unavailable
 
-# Share of the limit for weights; the rest is for conversations.
-WEIGHTS_SHARE = 0.85
 # Share for weights and running requests, which no load may cut off.
 _HELD_SHARE = 0.95
 M = TypeVar("M")

@@ -148,7 +148,65 @@ def test_closing_the_connection_ends_a_fetch(server: ServerProcess, models: Path
     assert pulled(server, NAME)[-1]["type"] == "done"
 
 
+def test_usual_models_and_the_hubs_say_whether_they_fit(server: ServerProcess) -> None:
+    usual = {offer["name"]: offer for offer in told(server, "models/search")["models"]}
+    assert usual["qwen3.5-122b-a10b"]["fit"] == "too large"
+    assert usual["qwen3-0.6b"]["fit"] == "fits" and not usual["qwen3-0.6b"]["here"]
+    assert [offer["best"] for offer in usual.values()].count(True) == 1
+    searched = told(server, "models/search", params={"text": " qwen3-0.6b "})
+    assert searched["problem"] is None
+    assert [offer["name"] for offer in searched["models"]] == ["qwen3-0.6b"]
+    FAULTS.error_code = "Broken"
+    try:
+        searched = told(server, "models/search", params={"text": "qwen3-0.6b"})
+    finally:
+        FAULTS.error_code = ""
+    assert searched["problem"].startswith("The hub can't search")
+    assert [offer["name"] for offer in searched["models"]] == ["qwen3-0.6b"]
+    error = told(server, "models/search", 400, params={"text": "x" * 1025})["error"]
+    assert error["param"] == "text"
+
+
+def removed(server: ServerProcess, name: str, status: int = 200) -> Json:
+    return told(server, "models/remove", status, method="POST", json={"model": name})
+
+
+def test_a_model_is_removed_unless_it_is_loaded(server: ServerProcess, models: Path) -> None:
+    assert pulled(server, NAME)[-1]["type"] == "done"
+    (model,) = (m for m in told(server, "models")["models"] if m["name"] == NAME)
+    assert (model["path"], model["fit"], model["aliases"]) == (str(models / NAME), "fits", [])
+    body: Json = {"method": "POST", "json": {"model": NAME}}
+    told(server, "models/load", **body)
+    assert removed(server, NAME, 409)["error"]["message"].endswith("unload it first")
+    told(server, "models/unload", **body)
+    weights = (models / NAME / "model.safetensors").stat().st_size
+    answer = removed(server, NAME)
+    assert answer["model"] == NAME and answer["freed_bytes"] >= weights
+    assert not (models / NAME).exists()
+    assert NAME not in {m["name"] for m in told(server, "models")["models"]}
+    removed(server, NAME, 404)
+
+
+def test_what_the_server_was_started_with_is_not_removed(server: ServerProcess) -> None:
+    assert "started with" in removed(server, "org/tiny", 409)["error"]["message"]
+
+
+def test_what_is_broken_can_be_removed(server: ServerProcess, models: Path) -> None:
+    (models / "org" / "broken").mkdir(parents=True)
+    (models / "org" / "broken" / "config.json").write_text("{}")
+
+    def is_listed() -> bool:
+        return "org/broken" in {m["name"] for m in told(server, "models")["models"]}
+
+    wait_for(is_listed, seconds=20)
+    removed(server, "org/broken")
+    assert not (models / "org").exists()
+
+
 def test_only_the_owner_may_fetch(server: ServerProcess) -> None:
     assert server.http.get(f"{server.url}/admin/models/resolve?name=a").status_code == 401
     url = f"{server.url}/admin/models/pull"
+    assert server.http.post(url, json={"model": NAME}).status_code == 401
+    assert server.http.get(f"{server.url}/admin/models/search").status_code == 401
+    url = f"{server.url}/admin/models/remove"
     assert server.http.post(url, json={"model": NAME}).status_code == 401

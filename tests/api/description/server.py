@@ -10,6 +10,8 @@ from tests.vision_models import save_vision
 
 KEY = "a-key-of-the-tests"
 CHAT, SEEING, EMBEDDING, RANKING = "short", "with_vision", "minilm", "ranker"
+LEFTOVER = "leftover"
+"""The name of what is no model."""
 _CONTEXT = 1024
 
 
@@ -19,6 +21,8 @@ def save_chat(models: Path) -> Path:
     vocab = makers.FAMILIES["byte_level"]().get_vocab_size()
     save_tiny(path, "llama", vocab_size=vocab, max_position_embeddings=_CONTEXT)
     save_vision(models / SEEING)
+    (models / LEFTOVER).mkdir()
+    (models / LEFTOVER / "config.json").write_text("{}")
     return models
 
 

@@ -11,7 +11,7 @@ from jsonschema import ValidationError
 
 from omlx_server.api.http.static_files import FOLDER
 from tests.api.description.judge import Judge
-from tests.api.description.server import CHAT, EMBEDDING, RANKING, SEEING
+from tests.api.description.server import CHAT, EMBEDDING, LEFTOVER, RANKING, SEEING
 from tests.api.harness import ADMIN_TOKEN, ServerProcess
 from tests.api.images import forms
 from tests.api.published import judge as published
@@ -290,6 +290,10 @@ def _looked_at(ask: Ask, told: Json) -> None:
     ask("GET", f"/admin/models/resolve?name={CHAT}", **told)
     ask("POST", "/admin/models/pull", json={"model": EMBEDDING}, **told)
     ask("POST", "/admin/models/pull", 404, json={"model": "nobody"}, **told)
+    ask("GET", "/admin/models/search", **told)
+    ask("POST", "/admin/models/remove", json={"model": LEFTOVER}, **told)
+    ask("POST", "/admin/models/remove", 404, json={"model": "nobody"}, **told)
+    ask("POST", "/admin/models/remove", 409, json={"model": CHAT}, **told)
 
 
 def _at_work(ask: Ask, server: ServerProcess) -> None:

@@ -241,13 +241,16 @@ def test_an_answer_is_a_quarter_of_the_context_or_what_agents_ask_for_at_most() 
     assert outputs == {32_768: 8192, 1 << 20: 32_000}
 
 
-def test_a_short_context_is_one_line_of_warning(tiny: ServerProcess) -> None:
+def test_a_short_context_is_one_line_of_warning(
+    tiny: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_MEMORY__LIMIT", "12GB")
     assert invoke(tiny, "codex", "--print").stderr == ""
     done = invoke(tiny, "codex", "--print", "--model", "short")
     assert done.exit_code == 0
     assert done.stderr == (
-        "warning: short has a context of 31,999 tokens, and codex needs 32,000 or more; serve a "
-        "model with a longer one (omlx-server serve MODEL)\n"
+        "warning: short has a context of 31,999 tokens, and codex needs 32,000 or more; "
+        "`omlx-server up qwen3.5-9b` serves one with 262,144\n"
     )
     assert "claude needs 48,000" in invoke(tiny, "claude", "--print", "--model", "short").stderr
     assert done.stdout.startswith("env OMLX_API_KEY=")

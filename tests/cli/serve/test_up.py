@@ -17,23 +17,28 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.models import choice
+from omlx_server.cli.models.fit import memory_limit
 from omlx_server.cli.serve import address_in_use, up
 from omlx_server.cli.serve.address_in_use import Listener
 from omlx_server.cli.serve.first_chat import ask_twice
 from omlx_server.cli.server_client.http import running_server, server_at
 from omlx_server.cli.server_client.moved import announcing, moved_ports
+from omlx_server.cli.shell import stdin
 from omlx_server.cli.talk.client import ChatClient, TimedAnswer
 from omlx_server.errors import OmlxError, UsageError
+from omlx_server.models.hub import hub
 from omlx_server.models.locate import installed
 from omlx_server.process import ports
 from omlx_server.settings import Settings, load
 from tests.api.conftest import CHATML
 from tests.cli.conftest import FAKE_SERVER
 from tests.cli.paced_server import paced
+from tests.models import fake_hub
 from tests.models.directories import Places
 from tests.text import makers
 from tests.tiny_models import save_tiny
@@ -94,16 +99,23 @@ def test_the_curl_line_can_be_typed(capfd: pytest.CaptureFixture[str], server_ur
     )
 
 
+@pytest.mark.parametrize(
+    ("limit", "advice"),
+    [
+        ("12GB", "`omlx-server up qwen3.5-9b` serves one with 262,144"),
+        ("1GB", "serve a model with a longer one (omlx-server serve MODEL)"),
+    ],
+)
 def test_a_context_too_short_for_agents_is_said_where_they_are_named(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    limit: str, advice: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAKE_CONTEXT", "8192")
+    monkeypatch.setenv("OMLX_MEMORY__LIMIT", limit)
     assert start() == 0
     *_, agents, warning, _ = re.findall(r"^\w+: .*", capfd.readouterr().out, re.MULTILINE)
     assert agents.startswith("Agents:")
     assert warning == (
-        "Warning:  starter has a context of 8,192 tokens, and agents need 32,000 or more; serve a "
-        "model with a longer one (omlx-server serve MODEL)"
+        f"Warning:  starter has a context of 8,192 tokens, and agents need 32,000 or more; {advice}"
     )
 
 
@@ -310,13 +322,14 @@ def make_model(path: Path, age: int, architecture: str = "LlamaForCausalLM", siz
 def test_the_newest_model_that_chats_and_fits(tmp_path: Path) -> None:
     make_model(tmp_path / "old", age=9)
     make_model(tmp_path / "org" / "new", age=5)
-    make_model(tmp_path / "huge", age=1, size=10_000)
+    make_model(tmp_path / "huge", age=1, size=10_000_000_000)
+    make_model(tmp_path / "tight", age=3, size=3_000_000_000)
     make_model(tmp_path / "embeds", age=2, architecture="BertModel")
     make_model(tmp_path / "SmolLM2-135M-Instruct-f32", age=0)
-    found = choice.newest_that_fits(installed(Places([tmp_path])), room=5_000)
+    found = choice.newest_that_fits(installed(Places([tmp_path])), 6_000_000_000)
     assert found is not None
     assert found.names[0] == "org/new"
-    assert choice.newest_that_fits([], room=5_000) is None
+    assert choice.newest_that_fits([], 5_000) is None
 
 
 def test_the_default_goes_first_and_the_starter_last(
@@ -330,10 +343,70 @@ def test_the_default_goes_first_and_the_starter_last(
     assert choice.choose(load().settings).name == "other"
 
 
-def test_the_room_follows_the_memory_limit() -> None:
+def test_the_memory_follows_the_limit() -> None:
     settings = load(None, {"memory.limit": "10GB"}).settings
-    assert choice.room_of(settings, ram=10**12) == pytest.approx(7e9)
-    assert choice.room_of(load().settings, ram=16 * 10**9) < 16e9 * 0.7
+    assert memory_limit(settings) == 10**10
+    assert 0 < memory_limit(load().settings) < psutil.virtual_memory().total
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The questions that were asked on a terminal with nothing here; an empty answer means yes."""
+    questions: list[str] = []
+
+    def prompt(question: str, default: bool, **_: object) -> bool:
+        questions.append(question)
+        return default
+
+    monkeypatch.setenv("OMLX_MODELS__USE_HF_CACHE", "false")
+    monkeypatch.setenv("OMLX_MEMORY__LIMIT", "12GB")
+    monkeypatch.setattr(stdin, "is_terminal", lambda: True)
+    monkeypatch.setattr(typer, "confirm", prompt)
+    return questions
+
+
+@pytest.fixture
+def hub_with_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with fake_hub.serve("mlx-community/Qwen3.5-9B-MLX-4bit", {}) as (address, _):
+        monkeypatch.setattr(hub, "HUB", hub.Hub(tmp_path / "hub", address))
+        yield
+
+
+@pytest.mark.usefixtures("hub_with_best")
+def test_an_empty_machine_is_offered_the_best_that_fits(
+    asked: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert choice.choose(load().settings).name == "qwen3.5-9b"
+    assert asked == ["Download about 6.0 GB and serve it?"]
+    said = capfd.readouterr().out
+    assert "qwen3.5-9b fits this memory with 32k tokens of context (tools, thinking" in said
+
+
+@pytest.mark.usefixtures("asked", "hub_with_best")
+def test_who_says_no_gets_the_starter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: False)
+    assert choice.choose(load().settings).name == "starter"
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"), [("12GB", "qwen3.5-9b would fit, but: Could not"), ("1GB", "begin with")]
+)
+def test_without_a_network_or_room_nothing_is_asked(
+    limit: str, why: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMLX_MEMORY__LIMIT", limit)
+    monkeypatch.setattr(hub, "HUB", hub.Hub(tmp_path / "hub", "http://127.0.0.1:9"))
+    chosen = choice.choose(load().settings)
+    assert (chosen.name, asked) == ("starter", []) and why in chosen.why
+
+
+def test_where_nobody_can_answer_the_starter_is_taken(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stdin, "is_terminal", lambda: False)
+    chosen = choice.choose(load().settings)
+    assert (chosen.name, asked) == ("starter", [])
+    assert "`omlx-server up qwen3.5-9b`" in chosen.why
 
 
 @pytest.mark.parametrize(

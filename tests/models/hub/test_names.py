@@ -2,7 +2,14 @@
 
 import pytest
 
-from omlx_server.models.hub.names import SHORT_NAMES, HubName, find, hub_name, matching
+from omlx_server.models.hub.names import (
+    SHORT_NAMES,
+    HubName,
+    best_that_fits,
+    find,
+    hub_name,
+    matching,
+)
 
 NAME = "mlx-community/Qwen3-0.6B-4bit"
 SAME = (
@@ -82,3 +89,21 @@ def test_all_words_of_a_search_count() -> None:
     assert [row.name for row in matching("Qwen3 coder")] == ["qwen3-coder-30b"]
     assert "llama3.1-8b" in [row.name for row in matching("meta-llama")]
     assert matching("no such model") == []
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "name"),
+    [
+        (1, None),
+        (6.4, "qwen3.5-4b"),
+        (12.9, "qwen3.5-9b"),
+        (25.8, "qwen3.6-35b-a3b"),
+        (121, "qwen3.5-122b-a10b"),
+    ],
+)
+def test_the_best_that_fits_has_room_for_agents(gigabytes: float, name: str | None) -> None:
+    row = best_that_fits(round(gigabytes * 1e9))
+    assert (row.name if row else None) == name
+    if row:
+        assert row.context >= 100_000 and {"tools", "thinking"} <= set(row.abilities)
+        assert best_that_fits(round(gigabytes * 1e9), row.context + 1) is None

@@ -3,7 +3,7 @@
 import pytest
 
 from omlx_server.errors import FetchFailed
-from omlx_server.models.hub.search import HubModel, search
+from omlx_server.models.offers.search import HubModel, search
 from tests.models import fake_hub
 from tests.models.fake_hub import Faults, HubAt
 
@@ -34,7 +34,7 @@ def test_what_the_hub_tells_is_found(hub_at: HubAt) -> None:
         hub_at(address)
         found = search("llama 1b", 20)
     assert found == [
-        HubModel("mlx-community/Llama-3.2-1B-Instruct-4bit", 680_000, 12_345, False, ""),
+        HubModel("mlx-community/Llama-3.2-1B-Instruct-4bit", 680_000, 12_345, False, "", 131_075),
         HubModel("acme/closed", None, 7, True, ""),
         HubModel(
             "acme/whisper", None, 3, False, "is WhisperModel: no model to chat, to embed or to rank"

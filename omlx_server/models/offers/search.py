@@ -1,19 +1,22 @@
 """Searches the hub for models in MLX's format. Blocking; any thread."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
-from omlx_server.core.model_files.kind import kind_of
+from omlx_server.core.memory.fit import usual_token_bytes
+from omlx_server.core.model_files.kind import ModelKind, kind_of
+from omlx_server.core.model_files.parser_signs import NO_REASONING, reasoning_parser_of
 from omlx_server.errors import FetchFailed, one_line
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.remote import unfit_for_serving
 
 _TAG = "mlx"
-_ASKED = ["config", "downloads", "gated", "safetensors"]
+_ASKED = ["config", "downloads", "gated", "pipeline_tag", "safetensors"]
+_WITH_IMAGES = "image-text-to-text"
 # Bits of an element by its type in safetensors.
 _BITS = {"BOOL": 8, "I8": 8, "U8": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16}
 _BITS |= {"I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64}
@@ -22,13 +25,16 @@ _BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "F4": 4}
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """`downloads` of the last month; `problem` says why it can't be served."""
+    """`downloads` of the last month; `problem` says why it can't be served; `token_bytes` is a
+    guess by the size."""
 
     name: str
     weight_bytes: int | None
     downloads: int
     is_gated: bool
     problem: str
+    token_bytes: int = 0
+    abilities: tuple[str, ...] = ()
 
 
 def search(text: str, most: int) -> list[HubModel]:
@@ -51,18 +57,30 @@ def search(text: str, most: int) -> list[HubModel]:
 
 def _found(model: Mapping[str, Any]) -> HubModel:
     name = str(model["id"])
-    config = model.get("config")
-    problem = ""
-    if isinstance(config, dict) and config:
-        problem = unfit_for_serving(config, kind_of(config, (), name))
-    tensors = model.get("safetensors") or {}
+    config = model.get("config") or {}
+    kind = kind_of(config, (), name)
+    nbytes = _nbytes((model.get("safetensors") or {}).get("parameters"))
+    chats = kind is ModelKind.CHAT
     return HubModel(
         name,
-        _nbytes(tensors.get("parameters")),
+        nbytes,
         int(model.get("downloads") or 0),
         bool(model.get("gated")),
-        problem,
+        unfit_for_serving(config, kind) if config else "",
+        usual_token_bytes(nbytes) if nbytes and chats else 0,
+        tuple(_abilities(config, str(model.get("pipeline_tag")))) if chats else (),
     )
+
+
+def _abilities(config: Mapping[str, Any], task: str) -> Iterator[str]:
+    template = str((config.get("tokenizer_config") or {}).get("chat_template") or "")
+    template += str(config.get("chat_template_jinja") or "")
+    if "tools" in template:
+        yield "tools"
+    if reasoning_parser_of(template, ()) != NO_REASONING:
+        yield "thinking"
+    if task == _WITH_IMAGES:
+        yield "images"
 
 
 def _nbytes(parameters: Mapping[str, Any] | None) -> int | None:

@@ -1,0 +1,35 @@
+"""Tells whether models fit into the memory that a server would use on this machine."""
+
+import os
+
+from rich.filesize import decimal
+
+from omlx_server.core.memory.fit import CONTEXT, Fit, fit_of
+from omlx_server.core.memory.ledger import limit_of
+from omlx_server.models.description import token_bytes_of
+from omlx_server.models.layout import weight_bytes
+from omlx_server.models.locate import Located
+from omlx_server.settings import Settings
+
+LONG = f"{CONTEXT // 1024}k tokens of context"
+
+
+def memory_limit(settings: Settings) -> int:
+    """Return the bytes of a server's memory limit, where Metal allows as many."""
+    ram = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return limit_of(settings.memory.limit, settings.memory.reserve, ram, None)
+
+
+def fit_here(model: Located, limit: int) -> Fit:
+    """Tell by a chat model's files whether it fits."""
+    weights = weight_bytes(model.path)
+    return fit_of(weights, token_bytes_of(model.path, weights), limit)
+
+
+def fit_in_words(fit: Fit, limit: int) -> str:
+    memory = f"{decimal(limit)} of memory"
+    if fit is Fit.FITS:
+        return f"fits {memory} with {LONG}"
+    if fit is Fit.TIGHT:
+        return f"tight: {memory} has room for short conversations, not for {LONG}"
+    return f"too large for {memory}"

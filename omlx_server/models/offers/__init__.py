@@ -1,0 +1,1 @@
+"""Models that can be downloaded, to choose from."""

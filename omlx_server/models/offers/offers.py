@@ -1,0 +1,158 @@
+"""Models that can be downloaded, with what people choose by. Blocking; any thread."""
+
+import platform
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+from typing_extensions import TypedDict
+
+from omlx_server.core.memory.fit import Fit, fit_of, usual_token_bytes
+from omlx_server.core.model_files.kv_size import token_bytes
+from omlx_server.models import layout
+from omlx_server.models.catalogue import MINILM, STARTER
+from omlx_server.models.hub import hub
+from omlx_server.models.hub.names import (
+    SHORT_NAMES,
+    HubName,
+    ShortName,
+    best_that_fits,
+    matching,
+)
+from omlx_server.models.locate import Located, Places, installed
+from omlx_server.models.offers.search import HubModel, search
+
+_MOST_HITS = 20
+
+
+class ModelOffer(TypedDict):
+    """A model that `pull` takes by its `name`. `bytes` of weights, on disk and in memory; those of
+    short names are approximate. `abilities`: tools, thinking, images. `fit`: fits (with 32k tokens
+    of context), tight, too large, by the server's memory limit; a guess where only the size is
+    known. `best`: the one to begin with. `problem`: why it can't be served. Null: unknown."""
+
+    name: str
+    model: str
+    bytes: int | None
+    download_bytes: int | None
+    context_length: int | None
+    abilities: list[str]
+    fit: str | None
+    best: bool
+    downloads: int | None
+    here: bool
+    gated: bool
+    problem: str | None
+
+
+def usual_offers(text: str, places: Places, limit: int) -> list[ModelOffer]:
+    """Return the models that have a short name and match `text`. Uses no network."""
+    models = installed(places)
+    local_names = {name for model in models for name in model.names}
+    rows = matching(text) if text else SHORT_NAMES
+    return [
+        *(offer for offer in _own_offers(models, local_names, limit) if _matches(offer, text)),
+        *(_short_name_offer(row, local_names, limit) for row in rows),
+    ]
+
+
+def offers_of_hub(
+    text: str, usual: Sequence[ModelOffer], places: Places, limit: int
+) -> list[ModelOffer]:
+    """Return `usual` with the hub's facts, and what the hub has besides. Raises FetchFailed."""
+    hits = {hit.name: hit for hit in search(text, _MOST_HITS)}
+    listed = {offer["model"] for offer in usual}
+    local_names = {name for model in installed(places) for name in model.names}
+    others = [_offer(name, name, here=name in local_names) for name in hits if name not in listed]
+    return [_with_hub_facts(offer, hits, limit) for offer in (*usual, *others)]
+
+
+def offer_of(wanted: HubName, limit: int) -> tuple[int, Fit]:
+    """Ask the hub for the bytes of a model, and tell whether it fits. Raises ModelUnavailable."""
+    remote = hub.HUB.look(wanted.repo_id, wanted.revision)
+    remote.check_files()
+    nbytes = sum(file.nbytes for file in remote.large)
+    row = next((row for row in SHORT_NAMES if row.repo_id == wanted.repo_id), None)
+    if row is not None:
+        return nbytes, fit_of(nbytes, row.token_bytes, limit, row.context)
+    with hub.explained(wanted.repo_id):
+        config = hub.ask(hub.HUB.url(remote, "config.json")).json()
+    of_token = token_bytes(config) if isinstance(config, dict) else None
+    return nbytes, fit_of(nbytes, of_token or usual_token_bytes(nbytes), limit)
+
+
+def _offer(name: str, model: str, *, here: bool) -> ModelOffer:
+    return {
+        "name": name,
+        "model": model,
+        "bytes": None,
+        "download_bytes": None,
+        "context_length": None,
+        "abilities": [],
+        "fit": None,
+        "best": False,
+        "downloads": None,
+        "here": here,
+        "gated": False,
+        "problem": None,
+    }
+
+
+def _own_offers(
+    models: Iterable[Located], local_names: set[str], limit: int
+) -> Iterable[ModelOffer]:
+    minilm = MINILM.files["model.safetensors"]
+    for row, size, download in (
+        (STARTER, _starter_bytes(models), STARTER.source.wheel_bytes),
+        (MINILM, minilm.member_bytes, minilm.wheel_bytes),
+    ):
+        yield {
+            **_offer(row.name, row.full_name, here=row.name in local_names),
+            "bytes": size,
+            "download_bytes": download,
+            "context_length": row.context,
+            "fit": fit_of(size, 0, limit).value,
+        }
+
+
+def _short_name_offer(row: ShortName, local_names: set[str], limit: int) -> ModelOffer:
+    return {
+        **_offer(row.name, row.repo_id, here=row.repo_id in local_names),
+        "bytes": row.disk_bytes,
+        "download_bytes": row.disk_bytes,
+        "context_length": row.context,
+        "abilities": list(row.abilities),
+        "fit": row.fit(limit).value,
+        "best": row is best_that_fits(limit),
+    }
+
+
+def _with_hub_facts(offer: ModelOffer, hits: Mapping[str, HubModel], limit: int) -> ModelOffer:
+    hit = hits.get(offer["model"])
+    if hit is None:
+        return offer
+    nbytes = hit.weight_bytes or offer["bytes"]
+    fit = offer["fit"]
+    if fit is None and nbytes and not hit.problem:
+        fit = fit_of(nbytes, hit.token_bytes, limit).value
+    return {
+        **offer,
+        "bytes": nbytes,
+        "download_bytes": nbytes,
+        "abilities": offer["abilities"] or list(hit.abilities),
+        "fit": fit,
+        "downloads": hit.downloads,
+        "gated": hit.is_gated,
+        "problem": hit.problem or None,
+    }
+
+
+def _matches(offer: ModelOffer, text: str) -> bool:
+    return text.lower() in f"{offer['name']} {offer['model']}".lower()
+
+
+def _starter_bytes(models: Iterable[Located]) -> int:
+    path = next((model.path for model in models if STARTER.name in model.names), None)
+    if path is not None:
+        return layout.weight_bytes(path)
+    has_gpu = sys.platform == "darwin" and platform.machine() == "arm64"
+    return STARTER.weight_bytes["8bit" if has_gpu else "f32"]

@@ -1,0 +1,121 @@
+"""Models that are chosen, fetched, renamed and deleted in the page."""
+
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from tests.api.harness import ServerProcess
+from tests.models.fake_hub import Faults
+from tests.web.visits import Visits, overflows, shown
+
+NAME = "org/away"
+
+
+def search(page: Page, words: str) -> None:
+    page.get_by_label("Model", exact=True).fill(words)
+    page.get_by_role("button", name="Search the hub").click()
+
+
+def test_usual_models_say_whether_they_fit_and_no_network_is_asked(visits: Visits) -> None:
+    with visits.open("models", width=390) as page:
+        shown(page, "models")
+        offers = page.get_by_role("list", name="Models to get").get_by_role("listitem")
+        one = offers.filter(has_text="mlx-community/Qwen3.5-4B-MLX-4bit")
+        expect(one).to_contain_text("about 3.00 GB, 262,144 tokens")
+        for words in ("tools", "thinking", "images"):
+            expect(one.get_by_text(words, exact=True)).to_be_visible()
+        expect(one.locator(".badge").first).to_have_text("fits")
+        large = offers.filter(has_text="qwen3.5-122b-a10b")
+        expect(large.locator(".badge").first).to_have_text("too large")
+        expect(offers.get_by_text("best that fits")).to_have_count(1)
+        assert not overflows(page)
+
+
+def test_a_model_is_searched_for_paused_resumed_and_deleted(
+    visits: Visits, server: ServerProcess, models: Path, faults: Faults
+) -> None:
+    weights = models / NAME / "model.safetensors"
+    with visits.open("models") as page:
+        search(page, "away")
+        offer = page.locator(".offer").filter(has_text=NAME)
+        expect(offer).to_contain_text("1.00 GB")
+        expect(offer).to_contain_text("thinking")
+        faults.rate = 20_000
+        offer.get_by_role("button", name=f"Get {NAME}").click()
+        bar = page.get_by_role("progressbar", name=f"Download of {NAME}")
+        expect(bar).to_be_visible()
+        page.goto(f"{visits.url}/#settings")
+        shown(page, "settings")
+        page.goto(f"{visits.url}/#models")
+        page.get_by_role("button", name=f"Pause {NAME}").click()
+        expect(page.locator(".fetch").get_by_text("paused")).to_be_visible()
+        assert not weights.exists()
+        faults.rate = 0
+        page.get_by_role("button", name=f"Resume {NAME}").click()
+        model = page.locator(".model").filter(has_text=NAME)
+        expect(model.locator(".badge").first).to_have_text("absent")
+        expect(page.locator(".fetch")).to_have_count(0)
+        assert weights.is_file()
+        pull_again(page)
+        rename(page, server)
+        model.get_by_role("button", name=f"Load {NAME}").click()
+        expect(model.locator(".badge").first).to_have_text("loaded")
+        model.get_by_role("button", name=f"Delete {NAME}").click()
+        expect(model.get_by_role("button", name="Keep it")).to_be_focused()
+        page.keyboard.press("Escape")
+        assert weights.is_file()
+        model.get_by_role("button", name=f"Delete {NAME}").click()
+        model.get_by_role("button", name="Delete it").click()
+        expect(model).to_have_count(0)
+    assert not weights.parent.exists()
+
+
+def pull_again(page: Page) -> None:
+    """What is here is checked, and nothing is fetched; the hub knows no org/other."""
+    page.get_by_label("Model", exact=True).fill("org/other")
+    page.get_by_role("button", name="Pull").click()
+    problem = page.locator(".fetch").get_by_role("alert")
+    expect(problem).to_contain_text("org/other was not found on Hugging Face")
+    page.get_by_role("button", name="Dismiss org/other").click()
+    page.get_by_label("Model", exact=True).fill(NAME)
+    page.get_by_role("button", name="Pull").click()
+    expect(page.locator(".fetch")).to_have_count(0)
+    expect(page.locator(".resolved")).to_contain_text("It is here")
+
+
+def rename(page: Page, server: ServerProcess) -> None:
+    """Give the model an alias, which requests may use at once, and take it back."""
+    model = page.locator(".model").filter(has_text=NAME)
+    model.get_by_text("Details").click()
+    expect(model).to_contain_text("With 32k tokens of context")
+    field = model.get_by_label(f"New alias of {NAME}")
+    field.fill("org/tiny")
+    expect(model.get_by_text("A model has this name already.")).to_be_visible()
+    field.fill("farther")
+    field.press("Enter")
+    expect(model).to_contain_text("also away, farther")
+    key = {"authorization": "Bearer key-of-the-page"}
+    served = server.http.get(f"{server.url}/v1/models", headers=key).json()["data"]
+    assert "farther" in {each["id"] for each in served}
+    assert server.config.read_text().startswith("[auth]")
+    model.get_by_role("button", name="Remove the alias farther").click()
+    expect(model).not_to_contain_text("farther")
+
+
+def test_what_the_server_was_started_with_stays(visits: Visits) -> None:
+    with visits.open("models") as page:
+        model = page.locator(".model").filter(has_text="org/tiny")
+        model.get_by_text("Details").click()
+        expect(model.get_by_text("The server was started with it")).to_be_visible()
+        expect(model.get_by_role("button", name="Delete org/tiny")).to_have_count(0)
+
+
+def test_a_hub_that_is_away_is_told_beside_the_usual_models(visits: Visits, faults: Faults) -> None:
+    faults.error_code = "Broken"
+    try:
+        with visits.open("models") as page:
+            search(page, "qwen3.5")
+            expect(page.get_by_text("The hub can't search")).to_be_visible()
+            expect(page.locator(".offer").filter(has_text="qwen3.5-4b")).to_be_visible()
+    finally:
+        faults.error_code = ""
