@@ -31,6 +31,8 @@ def damaged_weights(directory: Path) -> str:
 
 
 def _damaged(file: Path) -> str:
+    if file.suffix == ".gguf":
+        return ""  # its view was made from its head
     try:
         header = read_header(file)
     except (OSError, ValueError) as error:

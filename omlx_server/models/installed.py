@@ -24,7 +24,7 @@ from omlx_server.models.kind import kind_in
 from omlx_server.models.locate import Located, Places, candidates, located
 from omlx_server.models.vision import lacks_for_images
 
-_WEIGHTS = (".safetensors", *layout.OTHER_WEIGHTS)
+_WEIGHTS = {".safetensors", *layout.OTHER_WEIGHTS} - {".gguf"}
 _UNFINISHED = "not all of it is here; `omlx-server pull` goes on"
 
 
@@ -84,6 +84,8 @@ def _without_doubles(models: list[Installed]) -> list[Installed]:
 
 
 def _is_meant(model: Located) -> bool:
+    if model.problem:
+        return True
     try:
         return any(
             path.name == "config.json" or path.suffix in _WEIGHTS for path in model.path.iterdir()
@@ -116,7 +118,8 @@ def _read(model: Located, source: ModelOrigin) -> Installed:
     content = read_json(model.path / "config.json")
     config = content if isinstance(content, dict) else {}
     kind = kind_in(model.path, model.names[0]) if config else ModelKind.UNKNOWN
-    problem, about = _missing_or_damaged(model.path), described(model.path)
+    problem = model.problem or _missing_or_damaged(model.path)
+    about = described(model.path)
     if not problem and not isinstance(content, dict):
         problem = "its config.json can't be read"
     return Installed(

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from omlx_server.core.model_files.weights import GGUF_LINKS, gguf_bytes, indexed
 from omlx_server.core.model_files.weights import INDEX as INDEX
-from omlx_server.core.model_files.weights import indexed
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import json_file
 
@@ -25,6 +25,8 @@ def missing_from(directory: Path) -> str:
     shards = _indexed_shards(directory)
     if shards is None:
         # A link of Hugging Face's cache may lead nowhere.
+        if links := sorted(directory.glob(GGUF_LINKS)):
+            return next((link.name for link in links if not link.is_file()), "")
         files = (path for path in directory.glob("model*.safetensors") if path.is_file())
         return missing_shards(path.name for path in files)
     return next((name for name in shards if not (directory / name).is_file()), "")
@@ -57,11 +59,15 @@ def weight_files(directory: Path) -> list[Path]:
     index."""
     shards = _indexed_shards(directory)
     if shards is None:
-        return sorted(directory.glob("model*.safetensors"))
+        return sorted(directory.glob("model*.safetensors")) or sorted(directory.glob(GGUF_LINKS))
     return [directory / name for name in shards]
 
 
 def weight_bytes(directory: Path) -> int:
+    """Return the bytes of the files, or what a GGUF file's tensors take in MLX's form."""
+    config = json_file.read_json(directory / "config.json")
+    if isinstance(config, dict) and (nbytes := gguf_bytes(config)):
+        return nbytes
     try:
         return sum(path.stat().st_size for path in weight_files(directory) if path.is_file())
     except (ModelUnavailable, OSError):

@@ -11,6 +11,7 @@ from typing import Protocol
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.catalogue import CATALOGUE, names_of
+from omlx_server.models.gguf import view as gguf
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import download
 from omlx_server.models.hub.foreign_names import foreign_name
@@ -23,10 +24,12 @@ SUGGESTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A model on the disk, and its names, the one to show first."""
+    """A model on the disk, and its names, the one to show first. `problem`: why it can't be
+    served."""
 
     path: Path
     names: tuple[str, ...]
+    problem: str = ""
 
 
 class Places(Protocol):
@@ -65,10 +68,10 @@ def find_here(name: str, places: Places) -> Located | None:
     one."""
     path = _place(name)
     if name.startswith(PATH_STARTS) or (path / "config.json").is_file():
-        return _from_path(path)
+        return _from_path(path, places)
     model = find_installed(name, places)
     if model is None and path.exists():
-        return _from_path(path)
+        return _from_path(path, places)
     hub_id = hub_name(name) if model is None else None
     return find_installed(str(hub_id), places) if hub_id is not None else model
 
@@ -77,6 +80,7 @@ def find_installed(name: str, places: Places) -> Located | None:
     """Return the installed model of a client's name, or None. Takes no paths. Raises
     ModelUnavailable for an incomplete model in `dirs`."""
     if model := find_in_dirs(name, places):
+        gguf.complete(model.path)
         layout.check(model.path)
         return model
     wanted = hub_name(name) if places.use_hf_cache else None
@@ -109,9 +113,13 @@ def _place(name: str) -> Path:
         ) from None
 
 
-def _from_path(path: Path) -> Located:
+def _from_path(path: Path, places: Places) -> Located:
     if not path.exists():
         raise ModelUnavailable(f"{path} does not exist", hint=layout.LAYOUT_HINT)
+    if (file := _gguf_at(path)) is not None:
+        view = gguf.view_of(file, _views(places.dirs))
+        gguf.complete(view)
+        return Located(view, (file.stem,))
     if not path.is_dir():
         kind = layout.OTHER_WEIGHTS.get(path.suffix, "single")
         raise ModelUnavailable(
@@ -122,6 +130,21 @@ def _from_path(path: Path) -> Located:
     return Located(absolute, (absolute.name,))
 
 
+def _gguf_at(path: Path) -> Path | None:
+    """Return the GGUF file of a path: it, or the only one in a directory without a config.json."""
+    if path.is_file() and path.suffix == ".gguf":
+        return path
+    if not path.is_dir() or (path / "config.json").is_file():
+        return None
+    files = [file for file in sorted(path.glob("*.gguf")) if gguf.is_model(file)]
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:SUGGESTIONS])
+        raise ModelUnavailable(
+            f"{path} has {len(files)} models in GGUF", hint=f"Give the path of one: {names}"
+        )
+    return files[0] if files else None
+
+
 def located(path: Path, repo_id: str) -> Located:
     return Located(path, (repo_id, repo_id.rpartition("/")[2]))
 
@@ -130,9 +153,30 @@ def candidates(dirs: Sequence[Path]) -> list[Located]:
     """Return directories that may be models: NAME, ORG/NAME, or a folder of a hub's cache.
     Several paths of one directory are one model."""
     same: dict[str, list[Located]] = {}
-    for model in _paths(dirs):
+    for model in (*_paths(dirs), *gguf_files(dirs)):
         same.setdefault(os.path.realpath(model.path), []).append(model)
     return [_merged(models) for models in same.values()]
+
+
+def gguf_files(dirs: Sequence[Path]) -> Iterator[Located]:
+    """Yield the GGUF files in directories of models: FILE, NAME/FILE and ORG/NAME/FILE."""
+    for root in (root.expanduser() for root in dirs):
+        for depth in ("*.gguf", "*/*.gguf", "*/*/*.gguf"):
+            for file in filter(gguf.is_model, sorted(root.glob(depth))):
+                names = _names_of_file(file.stem, file.relative_to(root).parts[:-1])
+                try:
+                    yield Located(gguf.view_of(file, _views(dirs)), names)
+                except ModelUnavailable as error:
+                    yield Located(file, names, error.message)
+
+
+def _names_of_file(stem: str, folder: Sequence[str]) -> tuple[str, ...]:
+    return (f"{folder[0]}/{stem}", stem) if folder else (stem,)
+
+
+def _views(dirs: Sequence[Path]) -> Path:
+    """Return where GGUF files are shown: with the server's own models, which come last."""
+    return dirs[-1].expanduser() / gguf.VIEWS
 
 
 def _merged(models: Sequence[Located]) -> Located:

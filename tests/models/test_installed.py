@@ -161,8 +161,8 @@ def test_what_can_not_be_served_says_why(root: Path, files: dict[str, bytes], pr
 def test_other_layouts_are_named(root: Path) -> None:
     path = root / "m"
     path.mkdir(parents=True)
-    (path / "m.Q4_K_M.gguf").touch()
-    assert only(root).problem == "it has no config.json; it holds GGUF weights"
+    (path / "pytorch_model.bin").touch()
+    assert only(root).problem == "it has no config.json; it holds PyTorch weights"
 
 
 def test_nothing_in_a_directory_raises(root: Path) -> None:

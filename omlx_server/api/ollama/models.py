@@ -29,7 +29,7 @@ from omlx_server.api.ollama.prompt import OPTION_NAMES
 from omlx_server.api.ollama.shapes import rfc3339
 from omlx_server.api.openai.models import by_name
 from omlx_server.core.model_files.parser_signs import reasoning_parser_of
-from omlx_server.core.model_files.weights import own_quantization, quantization_of
+from omlx_server.core.model_files.weights import gguf_parameters, own_quantization, quantization_of
 from omlx_server.core.request import SamplingPresets
 from omlx_server.engine.pool.entry import Phase, PoolEntry
 from omlx_server.errors import BadRequest, ConfigError, ModelUnavailable
@@ -104,8 +104,9 @@ def _read_cached_card(directory: Path, states: tuple[FileState, ...]) -> ModelCa
     digested = f"{directory.name} {config!r} {[(name, size) for name, size, _ in states]}"
     return ModelCard(
         family=str(config.get("model_type", "")),
-        quantization=quantization_of(config) or _OLLAMA_DTYPES.get(str(dtype), ""),
-        parameters=_count_parameters(directory, config),
+        quantization=quantization_of(config).removeprefix("GGUF ")
+        or _OLLAMA_DTYPES.get(str(dtype), ""),
+        parameters=gguf_parameters(config) or _count_parameters(directory, config),
         sizes=tuple((name, size) for name, size in sizes if type(size) is int),
         modified=max((changed for _, _, changed in states), default=0.0),
         digest=hashlib.sha256(digested.encode(errors="replace")).hexdigest(),

@@ -14,7 +14,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from omlx_server.compute.weights.weights import weight_files
+from omlx_server.compute.weights.weights import gguf_files, weight_files
 
 _LENGTH_BYTES = 8
 _BATCH_BYTES = 16 << 20
@@ -48,6 +48,8 @@ class AxisSlice:
 
 def stored_arrays(directory: Path) -> Mapping[str, StoredArray]:
     """Return the arrays of a directory by unique name. Raises OSError or ValueError."""
+    if gguf_files(directory):
+        raise ValueError("a GGUF file can't be divided among machines")
     arrays, repeated = dict[str, StoredArray](), set[str]()
     for file in weight_files(directory):
         with file.open("rb") as opened:

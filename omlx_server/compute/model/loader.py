@@ -1,5 +1,6 @@
 """Loads a model directory into memory. Mlx thread."""
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ from omlx_server.compute.vision.families import family_of
 from omlx_server.compute.vision.rope import use_axes
 from omlx_server.compute.vision.vision import Vision
 from omlx_server.compute.vision.weights import loading_tower
-from omlx_server.compute.weights.weights import guarded_load, reading, view_of
+from omlx_server.compute.weights.gguf.tensors import open_gguf
+from omlx_server.compute.weights.weights import gguf_files, guarded_load, reading, view_of
 from omlx_server.core.model_files.weights import own_quantization
 from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.speculation.methods import DraftVerification
@@ -182,11 +184,14 @@ def open_model(
         make_model, args = _OWN_CLASSES.get(model_type) or _get_classes(config)
         return (make_model if tell is None else _telling_arrays(make_model, tell)), args
 
+    if files := gguf_files(path):
+        config = json.loads((path / "config.json").read_bytes())
+        return open_gguf(files, config, classes_of(config)), config
     try:
-        with view_of(path) as files:
+        with view_of(path) as view:
             opened: tuple[nn.Module, dict[str, Any]]
             opened = load_model(
-                files, lazy=True, trust_remote_code=False, get_model_classes=classes_of
+                view, lazy=True, trust_remote_code=False, get_model_classes=classes_of
             )
     except SystemExit as error:  # mlx-lm's olmo exits without the package that it needs
         raise ImportError("its class in mlx-lm needs a package that is not installed") from error

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import infer_quant_config
 
 from omlx_server.core.crash import Crash, guarded
-from omlx_server.core.model_files.weights import INDEX, indexed
+from omlx_server.core.model_files.weights import GGUF_LINKS, INDEX, indexed
 from omlx_server.core.work import Work
 from omlx_server.errors import ModelUnavailable, one_line
 
@@ -28,14 +28,19 @@ _MOST_NAMES = 4  # in a message
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the files that the index names, else model*.safetensors. Raises ModelUnavailable."""
+    """Return the files that the index names, else model*.safetensors, else the parts of a GGUF
+    file. Raises ModelUnavailable."""
     index = directory / INDEX
     if not index.is_file():
-        return sorted(directory.glob("model*.safetensors"))
+        return sorted(directory.glob("model*.safetensors")) or gguf_files(directory)
     try:
         return [directory / name for name in indexed(json.loads(index.read_bytes()))]
     except (OSError, ValueError) as error:
         raise ModelUnavailable(f"{index} can't be read: {one_line(error)}") from error
+
+
+def gguf_files(directory: Path) -> list[Path]:
+    return sorted(directory.glob(GGUF_LINKS))
 
 
 def lazy_weights(directory: Path) -> dict[str, mx.array]:

@@ -5,6 +5,10 @@ from typing import Any
 
 INDEX = "model.safetensors.index.json"
 """The file that names the files of weights; if it exists, no others count."""
+GGUF = "gguf"
+"""The table of config.json about the file that a model's weights are read from."""
+GGUF_LINKS = "omlx-*.gguf"
+"""The links to a GGUF file's parts, in a directory that shows it."""
 # Layouts of weights that mlx-lm neither reads nor converts.
 _FOREIGN = frozenset(
     ("aqlm", "bitsandbytes", "eetq", "exl2", "exl3", "higgs", "hqq", "quanto", "spqr", "vptq")
@@ -20,7 +24,10 @@ def indexed(index: Any) -> list[str]:
 
 
 def quantization_of(config: Mapping[str, Any]) -> str:
-    """Return the quantisation as people say it: "4-bit", "mxfp4", "8-bit fp8"; "" for none."""
+    """Return the quantisation as people say it: "4-bit", "mxfp4", "8-bit fp8", "GGUF Q4_K"; ""
+    for none."""
+    if kind := _table(config, GGUF).get("type"):
+        return f"GGUF {kind}"
     table = _table(config, "quantization") or _table(config, "quantization_config")
     bits = table.get("bits")
     is_number = isinstance(bits, int | float) and not isinstance(bits, bool)
@@ -29,6 +36,20 @@ def quantization_of(config: Mapping[str, Any]) -> str:
     if isinstance(mode, str) and mode != "affine":
         words = [mode] if mode.endswith(tuple("0123456789")) else [*words, mode]
     return " ".join(words)
+
+
+def gguf_bytes(config: Mapping[str, Any]) -> int:
+    """Return the bytes of a GGUF file's tensors in MLX's form; 0 for another model."""
+    return _gguf_number(config, "weight_bytes")
+
+
+def gguf_parameters(config: Mapping[str, Any]) -> int:
+    return _gguf_number(config, "parameters")
+
+
+def _gguf_number(config: Mapping[str, Any], key: str) -> int:
+    number = _table(config, GGUF).get(key)
+    return number if isinstance(number, int) else 0
 
 
 def own_quantization(config: Mapping[str, Any]) -> Mapping[str, Any]:

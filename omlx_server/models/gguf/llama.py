@@ -12,25 +12,10 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from omlx_server.core.gguf.families import Config, family_of
 from omlx_server.models.gguf.file import Array, GgufFile, read_gguf
 from omlx_server.models.gguf.tokenizer import build_tokenizer, end_ids, tokenizer_config
 from omlx_server.models.progress import ProgressListener
-
-OUTER_NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-}
-LAYER_NAMES = {
-    "attn_norm.weight": "input_layernorm.weight",
-    "attn_q.weight": "self_attn.q_proj.weight",
-    "attn_k.weight": "self_attn.k_proj.weight",
-    "attn_v.weight": "self_attn.v_proj.weight",
-    "attn_output.weight": "self_attn.o_proj.weight",
-    "ffn_norm.weight": "post_attention_layernorm.weight",
-    "ffn_gate.weight": "mlp.gate_proj.weight",
-    "ffn_up.weight": "mlp.up_proj.weight",
-    "ffn_down.weight": "mlp.down_proj.weight",
-}
 
 
 def convert(
@@ -39,7 +24,7 @@ def convert(
     """Write config, weights and the tokenizer's files into the existing directory `out`.
     `sampling` are the makers' values."""
     file = read_gguf(gguf)
-    fields = file.fields
+    fields = file.head.fields
     config = _model_config(fields)
     build_tokenizer(fields).save(str(out / "tokenizer.json"))
     context = config["max_position_embeddings"]
@@ -79,28 +64,16 @@ def _model_config(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _weights(
-    file: GgufFile, config: Mapping[str, Any], progress: ProgressListener
-) -> dict[str, Array]:
-    heads = {
-        "self_attn.q_proj.weight": config["num_attention_heads"],
-        "self_attn.k_proj.weight": config["num_key_value_heads"],
-    }
-    weights: dict[str, Array] = {}
-    for done, tensor in enumerate(file.tensors, start=1):
-        name = _tensor_name(tensor.name)
-        weight = np.ascontiguousarray(tensor.values())
-        suffix = name.split(".", 3)[-1]
-        weights[name] = _unpermuted(weight, heads[suffix]) if suffix in heads else weight
-        progress.update("convert", done, len(file.tensors))
+def _weights(file: GgufFile, config: Config, progress: ProgressListener) -> dict[str, Array]:
+    family, weights = family_of(file.head), dict[str, Array]()
+    places = file.head.tensors
+    for done, place in enumerate(places, start=1):
+        weight = np.ascontiguousarray(file.values(place))
+        if heads := family.heads_of(place.name, config):
+            weight = _unpermuted(weight, heads)
+        weights[family.name_of(place.name)] = weight
+        progress.update("convert", done, len(places))
     return weights
-
-
-def _tensor_name(name: str) -> str:
-    if name in OUTER_NAMES:
-        return OUTER_NAMES[name]
-    _, layer, inner = name.split(".", 2)
-    return f"model.layers.{layer}.{LAYER_NAMES[inner]}"
 
 
 def _unpermuted(weight: Array, n_heads: int) -> Array:

@@ -1,19 +1,20 @@
-"""Converts the starter's tokenizer from GGUF. GGUF stores only the name of a split rule
-("smollm")."""
+"""Makes a tokenizer from a GGUF file's fields: of merges (byte-level BPE), for which GGUF stores
+only the name of a split rule, or of scores (SentencePiece)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 
 # Types of tokens, as GGUF numbers them.
-_CONTROL, _USER_DEFINED = 3, 4
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+_SPACE = "▁"
 
 # Ends of a text or of a turn, by name: a chat model may close its answer with any of them.
-END_TOKENS = frozenset({"<|endoftext|>", "<|im_end|>", "<|eot_id|>", "</s>"})
+END_TOKENS = frozenset(
+    {"<|endoftext|>", "<|im_end|>", "<|eot_id|>", "</s>", "<end_of_turn>", "<eos>", "<|end|>"}
+)
 
 _HF_ROLES = {
     "bos": "bos_token",
@@ -21,32 +22,107 @@ _HF_ROLES = {
     "unknown": "unk_token",
     "padding": "pad_token",
 }
+_WORDS_AND_DIGITS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# By the name of the split rule; None is the rule of GPT-2.
+_RULES: Mapping[str, str | None] = {
+    "default": None,
+    "gpt-2": None,
+    "smollm": None,
+    "qwen2": _WORDS_AND_DIGITS % "",
+    "llama-bpe": _WORDS_AND_DIGITS % "{1,3}",
+}
+_DIGITS_ALONE = ("smollm",)
+_WHOLE_WORDS_FIRST = ("llama-bpe",)
 
 
 def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
-    tokens = fields["tokenizer.ggml.tokens"]
-    vocab = {token: i for i, token in enumerate(tokens)}
+    """Raises ValueError, with the reason, for a kind that is not known."""
+    kind = fields.get("tokenizer.ggml.model")
+    if kind == "gpt2":
+        tokenizer = _of_merges(fields)
+    elif kind == "llama":
+        tokenizer = _of_scores(fields)
+    else:
+        raise ValueError(f"its tokenizer is of the kind {kind!r}")
+    _add_tokens(tokenizer, fields)
+    return tokenizer
+
+
+def _of_merges(fields: Mapping[str, Any]) -> Tokenizer:
+    rule = fields.get("tokenizer.ggml.pre", "default")
+    if rule not in _RULES:
+        raise ValueError(f"its tokenizer splits texts by the rule {rule!r}")
+    vocab = {token: i for i, token in enumerate(fields["tokenizer.ggml.tokens"])}
     # A space inside a token is written Ġ, so the one space separates the two parts.
     left_right = (merge.split(" ", 1) for merge in fields["tokenizer.ggml.merges"])
     # unk_token stays empty as in the original: bytes without a token of their own are dropped.
-    tokenizer = Tokenizer(BPE(vocab, [(left, right) for left, right in left_right]))
-    byte_level = ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=True)
-    tokenizer.pre_tokenizer = Sequence([Digits(individual_digits=True), byte_level])
-    tokenizer.decoder = ByteLevelDecoder()
-    for token, kind in zip(tokens, fields["tokenizer.ggml.token_type"], strict=True):
-        if kind == _CONTROL:
-            tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True)])
-        elif kind == _USER_DEFINED:
-            tokenizer.add_tokens([AddedToken(token, normalized=False)])
+    merges = [(left, right) for left, right in left_right]
+    tokenizer = Tokenizer(BPE(vocab, merges, ignore_merges=rule in _WHOLE_WORDS_FIRST))
+    steps: list[Any] = []
+    if rule in _DIGITS_ALONE:
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    pattern = _RULES[rule]
+    if pattern is not None:
+        steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
+
+
+def _of_scores(fields: Mapping[str, Any]) -> Tokenizer:
+    tokens, scores = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.scores"]
+    vocab = {token: i for i, token in enumerate(tokens)}
+    merges = [pair for _, pair in sorted(_pairs(tokens, scores, vocab))]
+    unknown = tokens[fields.get("tokenizer.ggml.unknown_token_id", 0)]
+    tokenizer = Tokenizer(BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    begins_with_space = fields.get("tokenizer.ggml.add_space_prefix", True)
+    parts: list[Any] = [normalizers.Replace(" ", _SPACE)]
+    ends: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if begins_with_space:
+        parts.insert(0, normalizers.Prepend(_SPACE))
+        ends.append(decoders.Strip(" ", 1, 0))
+    tokenizer.normalizer = normalizers.Sequence(parts)
+    tokenizer.decoder = decoders.Sequence(ends)
+    return tokenizer
+
+
+def _pairs(
+    tokens: Sequence[str], scores: Sequence[float], vocab: Mapping[str, int]
+) -> Iterator[tuple[tuple[float, int, int], tuple[str, str]]]:
+    """Yield the pairs of tokens that make a token, and their rank: SentencePiece joins the pair
+    with the best score first."""
+    for i, token in enumerate(tokens):
+        for at in range(1, len(token)):
+            left, right = token[:at], token[at:]
+            if left in vocab and right in vocab:
+                yield (-scores[i], i, at), (left, right)
+
+
+def _add_tokens(tokenizer: Tokenizer, fields: Mapping[str, Any]) -> None:
+    special, plain = list[AddedToken](), list[AddedToken]()
+    types = fields["tokenizer.ggml.token_type"]
+    for token, kind in zip(fields["tokenizer.ggml.tokens"], types, strict=True):
+        if kind in (_CONTROL, _UNKNOWN):
+            special.append(AddedToken(token, normalized=False, special=True))
+        elif kind == _USER_DEFINED:
+            plain.append(AddedToken(token, normalized=False))
+    tokenizer.add_special_tokens(special)
+    tokenizer.add_tokens(plain)
 
 
 def tokenizer_config(fields: Mapping[str, Any], max_length: int) -> dict[str, Any]:
     """Return tokenizer_config.json, with the chat template. `max_length` in tokens."""
     tokens = fields["tokenizer.ggml.tokens"]
     roles = {
-        name: tokens[fields[f"tokenizer.ggml.{role}_token_id"]] for role, name in _HF_ROLES.items()
+        name: tokens[fields[key]]
+        for role, name in _HF_ROLES.items()
+        if (key := f"tokenizer.ggml.{role}_token_id") in fields
     }
+    template = fields.get("tokenizer.chat_template")
     return {
         "add_bos_token": bool(fields.get("tokenizer.ggml.add_bos_token")),
         "add_prefix_space": False,
@@ -55,7 +131,7 @@ def tokenizer_config(fields: Mapping[str, Any], max_length: int) -> dict[str, An
         # Takes tokenizer.json as it is; the GPT-2 class would put its own split rule in place.
         "tokenizer_class": "PreTrainedTokenizerFast",
         **roles,
-        "chat_template": fields["tokenizer.chat_template"],
+        **({"chat_template": template} if template else {}),
     }
 
 

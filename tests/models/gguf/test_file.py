@@ -22,11 +22,11 @@ def assert_read_alike(path: Path) -> None:
         for name, field in oracle.fields.items()
         if not name.startswith("GGUF.")
     }
-    assert file.fields == expected
-    assert [tensor.name for tensor in file.tensors] == [t.name for t in oracle.tensors]
-    for tensor, other in zip(file.tensors, oracle.tensors, strict=True):
+    assert file.head.fields == expected
+    assert [tensor.name for tensor in file.head.tensors] == [t.name for t in oracle.tensors]
+    for tensor, other in zip(file.head.tensors, oracle.tensors, strict=True):
         wanted = dequantize(other.data, other.tensor_type)
-        values = tensor.values()
+        values = file.values(tensor)
         assert values.dtype == wanted.dtype == np.float32
         assert values.shape == wanted.shape
         assert values.tobytes() == wanted.tobytes(), tensor.name

@@ -1,0 +1,109 @@
+"""Reads the tensors of GGUF files as parameters of an MLX model. Any thread."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from omlx_server.compute.weights.gguf.blocks import (
+    Bytes,
+    affine_blocks,
+    low_then_high,
+    pack_nibbles,
+)
+from omlx_server.compute.weights.weights import filling, quantise_like
+from omlx_server.core.gguf.families import Config, Family, family_of
+from omlx_server.core.gguf.forms import MXFP4, check_types
+from omlx_server.core.gguf.head import TensorPlace, parse_head
+from omlx_server.core.work import finish
+
+_PLAIN = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
+_PIECE_BLOCKS = 1 << 16  # unpacked at once
+_ROPE_FACTORS = "rope_freqs.weight"
+Arrays = dict[str, mx.array]
+Classes = tuple[Callable[[Any], nn.Module], Any]
+
+
+def open_gguf(files: Sequence[Path], config: Config, classes: Classes) -> nn.Module:
+    """Return a model with the weights of a file, or of all parts of one. Holds one tensor's bytes
+    beside it. Raises OSError, and ValueError with the reason."""
+    make_model, arguments = classes
+    model: Any = make_model(arguments.from_dict(config))
+    weights, family = Arrays(), None
+    for file in files:
+        with file.open("rb") as stream:
+            head = parse_head(stream, file.stat().st_size)
+            family = family or family_of(head)  # the first part has the fields
+            check_types(head.tensors)
+            for place in head.tensors:
+                if place.name != _ROPE_FACTORS:
+                    weights.update(_parameter(stream, place, family, config))
+    weights = model.sanitize(weights) if hasattr(model, "sanitize") else weights
+    quantise_like(model, weights)
+    finish(filling(model, weights, files[0]))
+    return model  # type: ignore[no-any-return]
+
+
+def _parameter(stream: BinaryIO, place: TensorPlace, family: Family, config: Config) -> Arrays:
+    """Return a tensor's arrays: its weight, with scales and biases if it is quantised."""
+    name, kind = family.name_of(place.name), place.kind.name
+    stream.seek(place.start)
+    data = np.fromfile(stream, np.uint8, place.nbytes)
+    if len(data) < place.nbytes:
+        raise ValueError("it is cut")
+    if kind in _PLAIN:
+        plain = mx.array(data).view(_PLAIN[kind]).reshape(place.shape)
+        arrays = {name: _less(plain, family.norm_offset) if _is_norm(name) else plain}
+    elif kind == MXFP4:
+        arrays = _named(name, *_mxfp4(data, place.shape))
+    else:
+        arrays = _named(name, *_affine(data, place))
+    if heads := family.heads_of(place.name, config):
+        arrays = {name: _unpermuted(array, heads) for name, array in arrays.items()}
+    mx.eval(arrays)
+    return arrays
+
+
+def _named(name: str, weight: mx.array, scales: mx.array, biases: mx.array | None = None) -> Arrays:
+    stem = name.removesuffix(".weight")
+    arrays = {name: weight, f"{stem}.scales": scales}
+    return arrays if biases is None else {**arrays, f"{stem}.biases": biases}
+
+
+def _is_norm(name: str) -> bool:
+    return name.endswith("norm.weight")
+
+
+def _less(weight: mx.array, offset: float) -> mx.array:
+    return weight - offset if offset else weight
+
+
+def _affine(data: Bytes, place: TensorPlace) -> tuple[mx.array, mx.array, mx.array]:
+    blocks = data.reshape(-1, place.kind.nbytes)
+    pieces = list[tuple[mx.array, ...]]()
+    for at in range(0, len(blocks), _PIECE_BLOCKS):
+        affine = affine_blocks(blocks[at : at + _PIECE_BLOCKS], place.kind.name)
+        pieces.append(tuple(map(mx.array, (affine.packed(), affine.scale, affine.offset))))
+    weight, scales, biases = (mx.concatenate(list(parts)) for parts in zip(*pieces, strict=True))
+    rows = place.shape[:-1]
+    return weight.reshape(*rows, -1), scales.reshape(*rows, -1), biases.reshape(*rows, -1)
+
+
+def _mxfp4(data: Bytes, shape: tuple[int, ...]) -> tuple[mx.array, mx.array]:
+    blocks = data.reshape(-1, 17)
+    weight = mx.array(pack_nibbles(low_then_high(blocks[:, 1:])))
+    return weight.reshape(*shape[:-1], -1), mx.array(blocks[:, 0]).reshape(*shape[:-1], -1)
+
+
+def _unpermuted(array: mx.array, heads: int) -> mx.array:
+    """Undo the order of rows that llama.cpp gives to q and k, whose rope pairs neighbours.
+
+    Rows of one head (d of them, half = d/2):
+        mlx-lm      0 .. half-1 first parts   half .. d-1 second parts
+        llama.cpp   first, second, first, second, ..
+    """
+    pairs = array.reshape(heads, array.shape[0] // heads // 2, 2, *array.shape[1:])
+    return mx.contiguous(pairs.swapaxes(1, 2)).reshape(array.shape)

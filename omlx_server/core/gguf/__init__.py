@@ -1,0 +1,1 @@
+"""The format GGUF: its head, its types of tensors, and the models that it describes. Pure."""

@@ -1,0 +1,192 @@
+"""The families of models that GGUF files hold: their config for mlx-lm, and names of tensors."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from omlx_server.core.gguf.head import GgufHead
+
+Config = dict[str, Any]
+_OUTER = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.switch_mlp.gate_proj",
+    "ffn_up_exps": "mlp.switch_mlp.up_proj",
+    "ffn_down_exps": "mlp.switch_mlp.down_proj",
+}
+_NORMS_AROUND = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """`more` adds to the config what is the family's own. `names` are layers' names that differ.
+    `norm_offset` is what llama.cpp added to the weights of norms. `permuted`: layers whose rows
+    llama.cpp has put in its own order, and the key of their number of heads."""
+
+    model_type: str
+    more: Callable[["_Fields"], Config] = lambda fields: {}
+    names: Mapping[str, str] = field(default_factory=dict)
+    norm_offset: float = 0.0
+    permuted: Mapping[str, str] = field(default_factory=dict)
+
+    def name_of(self, tensor: str) -> str:
+        """Return the name of a tensor's parameter. Raises ValueError for one that is not known."""
+        stem, _, suffix = tensor.rpartition(".")
+        if stem in _OUTER:
+            return f"{_OUTER[stem]}.{suffix}"
+        block, _, layer = stem.partition(".")
+        number, _, inner = layer.partition(".")
+        name = self.names.get(inner) or _LAYER.get(inner)
+        if block != "blk" or not number.isdecimal() or name is None:
+            raise ValueError(f"it has a tensor {tensor[:80]!r}, which is not known")
+        return f"model.layers.{number}.{name}.{suffix}"
+
+    def heads_of(self, tensor: str, config: Config) -> int:
+        """Return the number of heads of a tensor whose rows are permuted, else 0."""
+        inner = tensor.split(".")[2] if tensor.startswith("blk.") else ""
+        key = self.permuted.get(inner)
+        return int(config[key]) if key is not None else 0
+
+
+class _Fields:
+    """A file's fields below its architecture's name. Raises ValueError for one that lacks."""
+
+    def __init__(self, fields: Mapping[str, Any], architecture: str) -> None:
+        self._fields = fields
+        self._architecture = architecture
+
+    def __call__(self, name: str, default: Any = None) -> Any:
+        value = self._fields.get(f"{self._architecture}.{name}", default)
+        if value is None:
+            raise ValueError(f"it has no {self._architecture}.{name}")
+        return value
+
+    def has(self, name: str) -> bool:
+        return f"{self._architecture}.{name}" in self._fields
+
+
+def family_of(head: GgufHead) -> Family:
+    """Raises ValueError for a file of a family that is not known."""
+    architecture = str(head.fields.get("general.architecture"))
+    if architecture not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        raise ValueError(f"its architecture is {architecture!r}; known are {known}")
+    return FAMILIES[architecture]
+
+
+def config_of(head: GgufHead, rope_factors: Sequence[float] = ()) -> Config:
+    """Return config.json for mlx-lm. `rope_factors` are the tensor `rope_freqs.weight`. Raises
+    ValueError for a file that lacks a field."""
+    family, fields = family_of(head), _Fields(head.fields, head.fields["general.architecture"])
+    hidden, heads = fields("embedding_length"), fields("attention.head_count")
+    config = {
+        "model_type": family.model_type,
+        "hidden_size": hidden,
+        "num_hidden_layers": fields("block_count"),
+        "intermediate_size": fields("feed_forward_length"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": fields("attention.head_count_kv", heads),
+        "head_dim": fields("attention.key_length", hidden // max(1, heads)),
+        "dtype": "float32",
+        "vocab_size": len(head.fields.get("tokenizer.ggml.tokens", ())),
+        "max_position_embeddings": fields("context_length"),
+        "rms_norm_eps": _shortest(fields("attention.layer_norm_rms_epsilon")),
+        "rope_theta": _shortest(fields("rope.freq_base", 10000.0)),
+        "tie_word_embeddings": all(tensor.name != "output.weight" for tensor in head.tensors),
+        **_rope_scaling(fields),
+        **_llama3_scaling(rope_factors, fields),
+        **family.more(fields),
+    }
+    sizes = {name: value for name, value in config.items() if type(value) is int}
+    if bad := [name for name, value in sizes.items() if value <= 0]:
+        raise ValueError(f"its {bad[0]} is {sizes[bad[0]]}")
+    return config
+
+
+def _rope_scaling(fields: _Fields) -> Config:
+    kind = fields("rope.scaling.type", "none")
+    if kind == "none":
+        return {}
+    if kind not in ("linear", "yarn"):
+        raise ValueError(f"its rope scaling is {kind!r}")
+    scaling = {"rope_type": kind, "type": kind, "factor": fields("rope.scaling.factor")}
+    if kind == "yarn":
+        scaling["original_max_position_embeddings"] = fields("rope.scaling.original_context_length")
+    return {"rope_scaling": scaling}
+
+
+def _llama3_scaling(factors: Sequence[float], fields: _Fields) -> Config:
+    """Return the scaling of Llama 3.1 and later, of which a file has only the factors."""
+    if not factors:
+        return {}
+    scaling = {
+        "rope_type": "llama3",
+        "factor": _shortest(factors[-1]),
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    base, count = fields("rope.freq_base", 10000.0), len(factors)
+    for i, factor in enumerate(factors):
+        turns = 8192 / (2 * math.pi * base ** (i / count))
+        smooth = min(1.0, max(0.0, (turns - 1) / 3))
+        expected = 1 / ((1 - smooth) / scaling["factor"] + smooth)
+        if abs(factor - expected) > 1e-3 * expected:
+            raise ValueError("its rope_freqs.weight is not the scaling of Llama 3")
+    return {"rope_scaling": scaling}
+
+
+def _shortest(value: float) -> float:
+    """Return the shortest decimal of the same float32: 1e-05, not 9.999999747378752e-06."""
+    return float(f"{value:.7g}") if math.isfinite(value) else value
+
+
+def _mixture(fields: _Fields) -> Config:
+    return {
+        "num_experts": fields("expert_count"),
+        "num_experts_per_tok": fields("expert_used_count"),
+        "moe_intermediate_size": fields("expert_feed_forward_length"),
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "norm_topk_prob": True,
+    }
+
+
+def _gemma3(fields: _Fields) -> Config:
+    window = fields("attention.sliding_window")
+    return {
+        "sliding_window": window,
+        "query_pre_attn_scalar": fields("attention.key_length"),
+    }
+
+
+_LLAMA = Family(
+    "llama", permuted={"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
+)
+FAMILIES: Mapping[str, Family] = {  # by `general.architecture`
+    "llama": _LLAMA,
+    "qwen2": Family("qwen2"),
+    "qwen3": Family("qwen3"),
+    "qwen3moe": Family("qwen3_moe", more=_mixture),
+    "gemma3": Family("gemma3_text", more=_gemma3, names=_NORMS_AROUND, norm_offset=1.0),
+}

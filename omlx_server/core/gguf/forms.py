@@ -1,0 +1,49 @@
+"""The form that a tensor of each type has in MLX."""
+
+from collections.abc import Iterable
+from math import prod
+
+from omlx_server.core.gguf.head import TensorPlace
+
+PLAIN = ("F32", "F16", "BF16")
+MXFP4 = "MXFP4"
+# Bits of a value in MLX's affine groups of 32. Those of the last three types are quantised again.
+BITS = {
+    "Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8, "Q4_K": 4, "Q5_K": 5,
+    "Q2_K": 8, "Q3_K": 8, "Q6_K": 8,
+}  # fmt: skip
+_GROUP, _GROUP_BYTES = 32, 8  # a scale and an offset in float32
+
+
+def check_types(tensors: Iterable[TensorPlace]) -> None:
+    """Raise ValueError for a tensor of a type that MLX has no form for."""
+    for tensor in tensors:
+        if (name := tensor.kind.name) not in (*PLAIN, MXFP4, *BITS):
+            raise ValueError(
+                f"it has tensors of type {name}, which MLX has no form for; "
+                "a file of Q4_K_M, Q5_K_M or Q8_0 can be served"
+            )
+
+
+def bytes_in_mlx(tensors: Iterable[TensorPlace]) -> int:
+    return sum(_bytes_of(tensor) for tensor in tensors)
+
+
+def count_values(tensors: Iterable[TensorPlace]) -> int:
+    return sum(prod(tensor.shape) for tensor in tensors)
+
+
+def main_type(tensors: Iterable[TensorPlace]) -> str:
+    """Return the type that most bytes of a file are of."""
+    sizes = dict[str, int]()
+    for tensor in tensors:
+        sizes[tensor.kind.name] = sizes.get(tensor.kind.name, 0) + tensor.nbytes
+    return max(sizes, key=sizes.__getitem__, default="")
+
+
+def _bytes_of(tensor: TensorPlace) -> int:
+    bits = BITS.get(tensor.kind.name)
+    if bits is None:
+        return tensor.nbytes
+    values = prod(tensor.shape)
+    return values * bits // 8 + values // _GROUP * _GROUP_BYTES

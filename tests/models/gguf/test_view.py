@@ -1,0 +1,121 @@
+"""A GGUF file is served as it is: found by its path or below `models.dirs`, and never touched."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from gguf import GGUFWriter
+from transformers import AutoTokenizer
+
+from omlx_server.errors import ModelUnavailable
+from omlx_server.models import layout
+from omlx_server.models.gguf.view import VIEWS, complete, view_of
+from omlx_server.models.installed import installed_models
+from omlx_server.models.locate import find_here, find_installed
+from omlx_server.models.remove import remove
+from tests.gguf_models import write_model
+
+
+@dataclass(frozen=True)
+class Places:
+    dirs: tuple[Path, ...]
+    use_hf_cache: bool = False
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """LM Studio's folders, ORG/NAME/FILE, and the server's own models behind them."""
+    (tmp_path / "lm" / "org" / "name").mkdir(parents=True)
+    (tmp_path / "own").mkdir()
+    write_model(tmp_path / "lm" / "org" / "name", "qwen3")
+    return Places((tmp_path / "lm", tmp_path / "own"))
+
+
+@pytest.mark.parametrize("name", ["org/tiny-qwen3", "tiny-qwen3"])
+def test_a_file_is_found_by_name(places: Places, name: str) -> None:
+    model = find_installed(name, places)
+    assert model is not None and model.names == ("org/tiny-qwen3", "tiny-qwen3")
+    assert model.path.parent == places.dirs[1] / VIEWS
+    tokenizer = AutoTokenizer.from_pretrained(model.path)
+    assert tokenizer.encode("hell") == [tokenizer.convert_tokens_to_ids("hell")]
+    assert tokenizer.chat_template
+    generation = json.loads((model.path / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == [2, 0]
+
+
+def test_a_list_tells_what_it_is_and_makes_no_tokenizer(places: Places) -> None:
+    [model] = installed_models(places)
+    assert (model.model_type, model.problem, model.context_length) == ("qwen3", "", 512)
+    assert model.quantization.startswith("GGUF ")
+    assert not (model.path / "tokenizer.json").exists()
+
+
+def test_nothing_is_written_beside_the_file(places: Places) -> None:
+    before = {path: path.stat().st_mtime_ns for path in places.dirs[0].rglob("*")}
+    installed_models(places)
+    assert find_here("tiny-qwen3", places) is not None
+    assert {path: path.stat().st_mtime_ns for path in places.dirs[0].rglob("*")} == before
+
+
+def test_a_path_is_served(places: Places) -> None:
+    [file] = places.dirs[0].rglob("*.gguf")
+    model = find_here(str(file), places)
+    assert model is not None and model.names == ("tiny-qwen3",)
+    layout.check(model.path)
+    assert layout.weight_files(model.path)[0].resolve() == file
+
+
+def test_a_directory_with_one_file_is_served(places: Places) -> None:
+    folder = places.dirs[0] / "org" / "name"
+    model = find_here(str(folder), places)
+    assert model is not None and model.names == ("tiny-qwen3",)
+    write_model(folder, "llama")
+    with pytest.raises(ModelUnavailable, match="has 2 models in GGUF") as caught:
+        find_here(str(folder), places)
+    assert "tiny-llama.gguf, tiny-qwen3.gguf" in caught.value.hint
+
+
+def test_a_file_that_changed_gets_a_view_of_its_own(places: Places) -> None:
+    [file] = places.dirs[0].rglob("*.gguf")
+    first = view_of(file, places.dirs[1] / VIEWS)
+    assert view_of(file, places.dirs[1] / VIEWS) == first
+    write_model(file.parent, "qwen3", ["Q8_0"])
+    assert view_of(file, places.dirs[1] / VIEWS) != first
+
+
+def test_a_file_that_vanished_is_no_model(places: Places) -> None:
+    [file] = places.dirs[0].rglob("*.gguf")
+    view = view_of(file, places.dirs[1] / VIEWS)
+    complete(view)
+    file.unlink()
+    assert not installed_models(places) and layout.missing_from(view)
+
+
+def write_unfit(path: Path, architecture: str) -> None:
+    writer = GGUFWriter(path, architecture)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_family_that_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
+    write_unfit(tmp_path / "a.gguf", "mamba9")
+    with pytest.raises(ModelUnavailable, match="its architecture is 'mamba9'; known are gemma3"):
+        view_of(tmp_path / "a.gguf", tmp_path / "views")
+    [model] = installed_models(Places((tmp_path,)))
+    assert "'mamba9'" in model.problem and model.names == ("a",)
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    write_unfit(tmp_path / "big-00001-of-00003.gguf", "llama")
+    with pytest.raises(ModelUnavailable, match=r"has no big-00002-of-00003\.gguf"):
+        view_of(tmp_path / "big-00001-of-00003.gguf", tmp_path / "views")
+
+
+def test_a_file_of_the_users_is_not_removed(places: Places) -> None:
+    [model] = installed_models(places)
+    with pytest.raises(ModelUnavailable, match=r"tiny-qwen3\.gguf is a file of yours"):
+        remove(model, places.dirs)
+    assert installed_models(places)
