@@ -16,19 +16,54 @@ from mlx_lm.utils import _get_classes
 from omlx_server.core.gguf.families import FAMILIES
 from tests.models.tiny_gguf import CONTROL, MERGES, TEMPLATE, TOKENS, permuted
 
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN = 64, 4, 2, 32, 96
-KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16", "BF16", "F32")
+HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN = 128, 4, 2, 32, 96
+PERMUTED = ("llama", "granite", "smollm3")
+KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "F16", "BF16", "F32")
 _OUTER = ("token_embd", "output_norm", "output")
 _INNER = (
     "attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm",
     "ffn_norm", "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps",
-    "ffn_down_exps", "post_attention_norm", "post_ffw_norm",
+    "ffn_down_exps", "post_attention_norm", "post_ffw_norm", "attn_qkv", "attn_sinks",
 )  # fmt: skip
-_MORE_FIELDS: Mapping[str, Mapping[str, int]] = {
+_MORE_FIELDS: Mapping[str, Mapping[str, float]] = {
+    "gpt-oss": {
+        "expert_count": 4,
+        "expert_used_count": 2,
+        "expert_feed_forward_length": 64,
+        "attention.sliding_window": 8,
+    },
+    "gemma2": {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    "granite": {
+        "embedding_scale": 12.0,
+        "residual_scale": 0.22,
+        "attention.scale": 0.0625,
+        "logit_scale": 8.0,
+    },
+    "phi3": {"rope.dimension_count": HEAD_DIM // 2},
     "qwen3moe": {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 64},
     "gemma3": {"attention.sliding_window": 8},
 }
 _MORE_CONFIG: Mapping[str, Mapping[str, Any]] = {
+    "gpt-oss": {
+        "intermediate_size": 64,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 8,
+    },
+    "gemma2": {
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "query_pre_attn_scalar": HEAD_DIM,
+    },
+    "granite": {
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.0625,
+        "logits_scaling": 8.0,
+        "attention_bias": False,
+        "mlp_bias": False,
+    },
+    "phi3": {"partial_rotary_factor": 0.5},
     "qwen3moe": {
         "num_experts": 4,
         "num_experts_per_tok": 2,
@@ -50,31 +85,40 @@ class WrittenModel:
 
 
 def write_model(
-    directory: Path, architecture: str, kinds: Sequence[str] = KINDS, *, tied: bool = False
+    directory: Path,
+    architecture: str,
+    kinds: Sequence[str] = KINDS,
+    *,
+    tied: bool = False,
+    most_tensors: int = 0,
 ) -> WrittenModel:
+    """Write a file, or parts of `most_tensors`."""
+    directory.mkdir(parents=True, exist_ok=True)
     model = _random_model(architecture, tied=tied)
     path = directory / f"tiny-{architecture}.gguf"
-    writer = GGUFWriter(path, architecture)
+    writer = GGUFWriter(path, architecture, split_max_tensors=most_tensors)
     _write_fields(writer, architecture)
     parameters: Any = dict(tree_flatten(model.parameters()))
     values = dict[str, mx.array]()
     for number, (name, parameter) in enumerate(_gguf_names(architecture, parameters).items()):
         array = np.array(parameters[parameter])
-        kind = kinds[number % len(kinds)] if array.ndim > 1 and "gate_inp" not in name else "F32"
+        is_plain = array.ndim == 1 or name.endswith(".bias") or "gate_inp" in name
+        kind = "F32" if is_plain else kinds[number % len(kinds)]
         written, known = _stored(array, kind)
         values[parameter] = mx.array(known)
         inner = name.split(".")[2] if name.startswith("blk.") else ""
-        if architecture == "llama" and inner in ("attn_q", "attn_k"):
+        if architecture in PERMUTED and inner in ("attn_q", "attn_k"):
             written = permuted(written, HEADS if inner == "attn_q" else KV_HEADS)
         if name.endswith("norm.weight"):
-            written = written + np.float32(architecture == "gemma3")
+            written = written + np.float32(architecture in ("gemma2", "gemma3"))
         writer.add_tensor(name, written, raw_dtype=GGMLQuantizationType[kind])
     model.load_weights(list(values.items()))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return WrittenModel(path, model)
+    first = next(iter(sorted(directory.glob(f"{path.stem}*.gguf"))))
+    return WrittenModel(first if most_tensors else path, model)
 
 
 def _layers(architecture: str) -> int:
@@ -143,7 +187,8 @@ def _write_fields(writer: GGUFWriter, architecture: str) -> None:
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     for name, value in _MORE_FIELDS.get(architecture, {}).items():
-        writer.add_uint32(f"{architecture}.{name}", value)
+        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        add(f"{architecture}.{name}", value)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(TOKENS)

@@ -21,7 +21,8 @@ from omlx_server.models.hub.download import DOWNLOADS
 from omlx_server.models.hub.remote import unfit_for_serving
 from omlx_server.models.json_file import read_json
 from omlx_server.models.kind import kind_in
-from omlx_server.models.locate import Located, Places, candidates, located
+from omlx_server.models.locate import Located, Places, candidates, in_directories, located
+from omlx_server.models.other_programs import LLAMA_CPP, LM_STUDIO, OLLAMA, program_of
 from omlx_server.models.vision import lacks_for_images
 
 _WEIGHTS = {".safetensors", *layout.OTHER_WEIGHTS} - {".gguf"}
@@ -32,6 +33,16 @@ class ModelOrigin(Enum):
     DIRECTORY = "directory"
     HUB = "Hugging Face cache"
     CATALOGUE = "catalogue"
+    OLLAMA = "Ollama"
+    LM_STUDIO = "LM Studio"
+    LLAMA_CPP = "llama.cpp"
+
+
+_PROGRAMS = {
+    OLLAMA: ModelOrigin.OLLAMA,
+    LM_STUDIO: ModelOrigin.LM_STUDIO,
+    LLAMA_CPP: ModelOrigin.LLAMA_CPP,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,7 @@ class Installed:
 
 def installed_models(places: Places) -> list[Installed]:
     """Return all models, in the order of look-up; the first one keeps a shared name."""
-    located_models = filter(_is_meant, candidates(places.dirs))
+    located_models = filter(_is_meant, candidates(places))
     models = [_read(model, _source(model)) for model in located_models]
     models += [model for root in places.dirs for model in _unfinished(root.expanduser())]
     if places.use_hf_cache:
@@ -95,12 +106,14 @@ def _is_meant(model: Located) -> bool:
 
 
 def _source(model: Located) -> ModelOrigin:
+    if program := program_of(layout.real_path(model.path)):
+        return _PROGRAMS[program]
     is_ours = not {MINILM.full_name, STARTER.full_name}.isdisjoint(model.names)
     return ModelOrigin.CATALOGUE if is_ours else ModelOrigin.DIRECTORY
 
 
 def _unfinished(root: Path) -> Iterator[Installed]:
-    for model in candidates([root / DOWNLOADS]):
+    for model in in_directories([root / DOWNLOADS]):
         if "/" in model.names[0]:
             read = _read(model, ModelOrigin.DIRECTORY)
             yield replace(read, problem=_UNFINISHED)

@@ -63,6 +63,11 @@ def weight_files(directory: Path) -> list[Path]:
     return [directory / name for name in shards]
 
 
+def real_path(directory: Path) -> Path:
+    """Return the GGUF file that a directory shows, else the directory."""
+    return next((link.resolve() for link in sorted(directory.glob(GGUF_LINKS))), directory)
+
+
 def weight_bytes(directory: Path) -> int:
     """Return the bytes of the files, or what a GGUF file's tensors take in MLX's form."""
     config = json_file.read_json(directory / "config.json")

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Protocol
 
 from omlx_server.errors import ModelUnavailable
-from omlx_server.models import layout
+from omlx_server.models import layout, other_programs
 from omlx_server.models.catalogue import CATALOGUE, names_of
 from omlx_server.models.gguf import view as gguf
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import download
 from omlx_server.models.hub.foreign_names import foreign_name
 from omlx_server.models.hub.names import MAIN, SHORT_NAMES, HubName, hub_name
+from omlx_server.models.other_programs import ForeignFile
 from omlx_server.models.progress import ProgressListener, Silent
 
 PATH_STARTS = ("/", "./", "../", "~")
@@ -40,6 +41,8 @@ class Places(Protocol):
     def dirs(self) -> Sequence[Path]: ...
     @property
     def use_hf_cache(self) -> bool: ...
+    @property
+    def other_programs(self) -> Sequence[str]: ...
 
 
 def locate(name: str, places: Places, progress: ProgressListener | None = None) -> Located:
@@ -80,6 +83,8 @@ def find_installed(name: str, places: Places) -> Located | None:
     """Return the installed model of a client's name, or None. Takes no paths. Raises
     ModelUnavailable for an incomplete model in `dirs`."""
     if model := find_in_dirs(name, places):
+        if model.problem:
+            raise ModelUnavailable(model.problem)
         gguf.complete(model.path)
         layout.check(model.path)
         return model
@@ -92,12 +97,12 @@ def find_installed(name: str, places: Places) -> Located | None:
 
 def find_in_dirs(name: str, places: Places) -> Located | None:
     """Return the model in `dirs`, complete or not. Full names go before short ones."""
-    models = [model for model in candidates(places.dirs) if name in model.names]
+    models = [model for model in candidates(places) if name in model.names]
     return min(models, key=lambda model: model.names[0] != name, default=None)
 
 
 def installed(places: Places) -> list[Located]:
-    models = [model for model in candidates(places.dirs) if layout.is_complete(model.path)]
+    models = [model for model in candidates(places) if layout.is_complete(model.path)]
     if places.use_hf_cache:
         cached = ((repo_id, hub.HUB.cached(repo_id)) for repo_id in hub.HUB.cached_ids())
         models += [located(path, repo_id) for repo_id, path in cached if path is not None]
@@ -149,25 +154,40 @@ def located(path: Path, repo_id: str) -> Located:
     return Located(path, (repo_id, repo_id.rpartition("/")[2]))
 
 
-def candidates(dirs: Sequence[Path]) -> list[Located]:
-    """Return directories that may be models: NAME, ORG/NAME, or a folder of a hub's cache.
-    Several paths of one directory are one model."""
+def candidates(places: Places) -> list[Located]:
+    """Return directories that may be models: NAME, ORG/NAME, a folder of a hub's cache, or views of
+    GGUF files; also those of other programs."""
+    dirs = [*places.dirs, *other_programs.directories_of(places.other_programs)]
+    files = (*_gguf_files(dirs), *other_programs.ollama_files(places.other_programs))
+    return _without_doubles([*_paths(dirs), *(_shown(file, places.dirs) for file in files)])
+
+
+def in_directories(dirs: Sequence[Path]) -> list[Located]:
+    return _without_doubles(_paths(dirs))
+
+
+def _without_doubles(models: Iterable[Located]) -> list[Located]:
+    """Several paths of one directory are one model."""
     same: dict[str, list[Located]] = {}
-    for model in (*_paths(dirs), *gguf_files(dirs)):
+    for model in models:
         same.setdefault(os.path.realpath(model.path), []).append(model)
     return [_merged(models) for models in same.values()]
 
 
-def gguf_files(dirs: Sequence[Path]) -> Iterator[Located]:
+def _gguf_files(dirs: Sequence[Path]) -> Iterator[ForeignFile]:
     """Yield the GGUF files in directories of models: FILE, NAME/FILE and ORG/NAME/FILE."""
     for root in (root.expanduser() for root in dirs):
         for depth in ("*.gguf", "*/*.gguf", "*/*/*.gguf"):
             for file in filter(gguf.is_model, sorted(root.glob(depth))):
-                names = _names_of_file(file.stem, file.relative_to(root).parts[:-1])
-                try:
-                    yield Located(gguf.view_of(file, _views(dirs)), names)
-                except ModelUnavailable as error:
-                    yield Located(file, names, error.message)
+                folder = file.relative_to(root).parts[:-1]
+                yield ForeignFile(file, _names_of_file(file.stem, folder))
+
+
+def _shown(file: ForeignFile, dirs: Sequence[Path]) -> Located:
+    try:
+        return Located(gguf.view_of(file.path, _views(dirs)), file.names)
+    except ModelUnavailable as error:
+        return Located(file.path, file.names, error.message)
 
 
 def _names_of_file(stem: str, folder: Sequence[str]) -> tuple[str, ...]:

@@ -6,9 +6,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from omlx_server.core.model_files.weights import GGUF_LINKS
 from omlx_server.errors import ModelUnavailable, NoPlaceForModels, system_errors_as
-from omlx_server.models import staging
+from omlx_server.models import layout, staging
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import DOWNLOADS, PARTS
 from omlx_server.models.installed import Installed, ModelOrigin
@@ -43,10 +42,8 @@ def remove(model: Installed, dirs: Sequence[Path]) -> int:
 
 
 def _root_of(path: Path, dirs: Sequence[Path]) -> Path:
-    if links := sorted(path.glob(GGUF_LINKS)):
-        raise ModelUnavailable(
-            f"{links[0].resolve()} is a file of yours, so it stays", hint="Remove it by hand."
-        )
+    if (file := layout.real_path(path)) != path:
+        raise ModelUnavailable(f"{file} is a file of yours, so it stays", hint="Remove it by hand.")
     for root in dirs:
         directory = root.expanduser()
         inside = not path.is_symlink() and path.resolve().is_relative_to(directory.resolve())

@@ -35,6 +35,13 @@ class ModelsSettings(Section, frozen=True):
     directory is always searched, too, as the last."""
     use_hf_cache: bool = True
     """Also offer MLX models that lie in the Hugging Face cache already."""
+    other_programs: tuple[Literal["ollama", "lm-studio", "llama.cpp"], ...] = (
+        "ollama",
+        "lm-studio",
+        "llama.cpp",
+    )
+    """Also offer the models that these programs keep on this machine, under the names that they
+    have there. Nothing is written there. [] offers none."""
     default: str = ""
     """What `omlx-server serve` serves when no MODEL is named: a directory, a catalogue name or a
     Hugging Face id. "" is the starter model."""

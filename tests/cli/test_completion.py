@@ -12,7 +12,7 @@ import pytest
 from omlx_server import settings
 from omlx_server.cli.shell.complete import complete_keys, complete_models, possible_values
 from omlx_server.cli.talk.commands import complete_clients
-from omlx_server.models.locate import candidates
+from omlx_server.models.locate import in_directories
 from tests.cli.home import CONFIG
 from tests.cli.program import HEAVY, LIST_IMPORTS
 
@@ -76,7 +76,7 @@ def test_models_of_the_catalogue_have_the_names_that_a_server_knows(models: Path
     names = complete_models()
     assert [name for name in names if name.startswith("S")] == ["SmolLM2-135M-Instruct"]
     assert [name for name in names if name.startswith("all")] == ["all-MiniLM-L6-v2"]
-    located = {name for model in candidates([models]) for name in model.names}
+    located = {name for model in in_directories([models]) for name in model.names}
     assert located - {*names} == {"theirs", "empty"}
 
 

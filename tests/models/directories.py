@@ -21,6 +21,7 @@ class Places:
 
     dirs: Sequence[Path] = ()
     use_hf_cache: bool = False
+    other_programs: tuple[str, ...] = ()
 
 
 def make(directory: Path, config: object = CHAT, weights: int = 10, **files: str) -> Path:

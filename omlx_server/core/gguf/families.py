@@ -29,12 +29,22 @@ _LAYER = {
     "ffn_gate_exps": "mlp.switch_mlp.gate_proj",
     "ffn_up_exps": "mlp.switch_mlp.up_proj",
     "ffn_down_exps": "mlp.switch_mlp.down_proj",
+    "attn_qkv": "self_attn.qkv_proj",
 }
 _NORMS_AROUND = {
     "post_attention_norm": "post_attention_layernorm",
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_GPT_OSS_NAMES = {
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_sinks": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
+_WITHOUT_SUFFIX = ("attn_sinks",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +69,8 @@ class Family:
         name = self.names.get(inner) or _LAYER.get(inner)
         if block != "blk" or not number.isdecimal() or name is None:
             raise ValueError(f"it has a tensor {tensor[:80]!r}, which is not known")
+        if inner in _WITHOUT_SUFFIX:
+            return f"model.layers.{number}.{name}"
         return f"model.layers.{number}.{name}.{suffix}"
 
     def heads_of(self, tensor: str, config: Config) -> int:
@@ -81,8 +93,11 @@ class _Fields:
             raise ValueError(f"it has no {self._architecture}.{name}")
         return value
 
-    def has(self, name: str) -> bool:
-        return f"{self._architecture}.{name}" in self._fields
+    def size(self, name: str, default: int | None = None) -> int:
+        value = self(name, default)
+        if type(value) is not int or value <= 0:
+            raise ValueError(f"its {self._architecture}.{name} is {str(value)[:80]}")
+        return value
 
 
 def family_of(head: GgufHead) -> Family:
@@ -98,18 +113,18 @@ def config_of(head: GgufHead, rope_factors: Sequence[float] = ()) -> Config:
     """Return config.json for mlx-lm. `rope_factors` are the tensor `rope_freqs.weight`. Raises
     ValueError for a file that lacks a field."""
     family, fields = family_of(head), _Fields(head.fields, head.fields["general.architecture"])
-    hidden, heads = fields("embedding_length"), fields("attention.head_count")
-    config = {
+    hidden, heads = fields.size("embedding_length"), fields.size("attention.head_count")
+    return {
         "model_type": family.model_type,
         "hidden_size": hidden,
-        "num_hidden_layers": fields("block_count"),
-        "intermediate_size": fields("feed_forward_length"),
+        "num_hidden_layers": fields.size("block_count"),
+        "intermediate_size": fields.size("feed_forward_length"),
         "num_attention_heads": heads,
-        "num_key_value_heads": fields("attention.head_count_kv", heads),
-        "head_dim": fields("attention.key_length", hidden // max(1, heads)),
+        "num_key_value_heads": fields.size("attention.head_count_kv", heads),
+        "head_dim": fields.size("attention.key_length", hidden // max(1, heads)),
         "dtype": "float32",
         "vocab_size": len(head.fields.get("tokenizer.ggml.tokens", ())),
-        "max_position_embeddings": fields("context_length"),
+        "max_position_embeddings": fields.size("context_length"),
         "rms_norm_eps": _shortest(fields("attention.layer_norm_rms_epsilon")),
         "rope_theta": _shortest(fields("rope.freq_base", 10000.0)),
         "tie_word_embeddings": all(tensor.name != "output.weight" for tensor in head.tensors),
@@ -117,10 +132,6 @@ def config_of(head: GgufHead, rope_factors: Sequence[float] = ()) -> Config:
         **_llama3_scaling(rope_factors, fields),
         **family.more(fields),
     }
-    sizes = {name: value for name, value in config.items() if type(value) is int}
-    if bad := [name for name, value in sizes.items() if value <= 0]:
-        raise ValueError(f"its {bad[0]} is {sizes[bad[0]]}")
-    return config
 
 
 def _rope_scaling(fields: _Fields) -> Config:
@@ -163,9 +174,9 @@ def _shortest(value: float) -> float:
 
 def _mixture(fields: _Fields) -> Config:
     return {
-        "num_experts": fields("expert_count"),
-        "num_experts_per_tok": fields("expert_used_count"),
-        "moe_intermediate_size": fields("expert_feed_forward_length"),
+        "num_experts": fields.size("expert_count"),
+        "num_experts_per_tok": fields.size("expert_used_count"),
+        "moe_intermediate_size": fields.size("expert_feed_forward_length"),
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
         "norm_topk_prob": True,
@@ -173,20 +184,56 @@ def _mixture(fields: _Fields) -> Config:
 
 
 def _gemma3(fields: _Fields) -> Config:
-    window = fields("attention.sliding_window")
+    window = fields.size("attention.sliding_window")
     return {
         "sliding_window": window,
-        "query_pre_attn_scalar": fields("attention.key_length"),
+        "query_pre_attn_scalar": fields.size("attention.key_length"),
     }
 
 
-_LLAMA = Family(
-    "llama", permuted={"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
-)
+def _gemma2(fields: _Fields) -> Config:
+    return {
+        "attn_logit_softcapping": fields("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": fields("final_logit_softcapping", 30.0),
+        "query_pre_attn_scalar": fields.size("attention.key_length"),
+    }
+
+
+def _granite(fields: _Fields) -> Config:
+    return {
+        "embedding_multiplier": _shortest(fields("embedding_scale")),
+        "residual_multiplier": _shortest(fields("residual_scale")),
+        "attention_multiplier": _shortest(fields("attention.scale")),
+        "logits_scaling": _shortest(fields("logit_scale")),
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+
+
+def _phi3(fields: _Fields) -> Config:
+    width = fields.size("embedding_length") // fields.size("attention.head_count")
+    return {"partial_rotary_factor": fields.size("rope.dimension_count", width) / width}
+
+
+def _gpt_oss(fields: _Fields) -> Config:
+    return {
+        "intermediate_size": fields.size("expert_feed_forward_length"),
+        "num_local_experts": fields.size("expert_count"),
+        "num_experts_per_tok": fields.size("expert_used_count"),
+        "sliding_window": fields.size("attention.sliding_window"),
+    }
+
+
+_PERMUTED = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
 FAMILIES: Mapping[str, Family] = {  # by `general.architecture`
-    "llama": _LLAMA,
+    "llama": Family("llama", permuted=_PERMUTED),
     "qwen2": Family("qwen2"),
     "qwen3": Family("qwen3"),
     "qwen3moe": Family("qwen3_moe", more=_mixture),
+    "gemma2": Family("gemma2", more=_gemma2, names=_NORMS_AROUND, norm_offset=1.0),
     "gemma3": Family("gemma3_text", more=_gemma3, names=_NORMS_AROUND, norm_offset=1.0),
+    "gpt-oss": Family("gpt_oss", more=_gpt_oss, names=_GPT_OSS_NAMES),
+    "granite": Family("granite", more=_granite, permuted=_PERMUTED),
+    "phi3": Family("phi3", more=_phi3, names={"ffn_up": "mlp.gate_up_proj"}),
+    "smollm3": Family("smollm3", permuted=_PERMUTED),
 }

@@ -4,7 +4,15 @@ only the name of a split rule, or of scores (SentencePiece)."""
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 from tokenizers.models import BPE
 
 # Types of tokens, as GGUF numbers them.
@@ -26,16 +34,22 @@ _WORDS_AND_DIGITS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_CASES = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]%s[\p{Ll}\p{Lm}\p{Lo}\p{M}]%s"
+_BY_CASE = "|".join(
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_CASES % signs}%(ending)s" for signs in (("*", "+"), ("+", "*"))
+)
+_AFTER_CASE = r"|\p{N}%(digits)s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 # By the name of the split rule; None is the rule of GPT-2.
 _RULES: Mapping[str, str | None] = {
-    "default": None,
-    "gpt-2": None,
-    "smollm": None,
-    "qwen2": _WORDS_AND_DIGITS % "",
-    "llama-bpe": _WORDS_AND_DIGITS % "{1,3}",
+    **dict.fromkeys(("default", "gpt-2", "smollm", "starcoder", "refact", "command-r")),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _WORDS_AND_DIGITS % ""),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3"), _WORDS_AND_DIGITS % "{1,3}"),
+    "gpt-4o": (_BY_CASE + _AFTER_CASE) % {"ending": _ENDING, "digits": "{1,3}"},
+    "tekken": (_BY_CASE + _AFTER_CASE) % {"ending": "", "digits": ""},
 }
-_DIGITS_ALONE = ("smollm",)
-_WHOLE_WORDS_FIRST = ("llama-bpe",)
+_DIGITS_ALONE = ("smollm", "starcoder", "refact", "command-r")
+_WHOLE_WORDS_FIRST = ("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken")
 
 
 def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
@@ -48,7 +62,21 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
     else:
         raise ValueError(f"its tokenizer is of the kind {kind!r}")
     _add_tokens(tokenizer, fields)
+    if _adds_bos(fields):
+        id = fields["tokenizer.ggml.bos_token_id"]
+        bos = fields["tokenizer.ggml.tokens"][id]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[bos, "$A"], pair=[bos, "$A", bos, "$B"], special_tokens=[(bos, id)]
+        )
     return tokenizer
+
+
+def _adds_bos(fields: Mapping[str, Any]) -> bool:
+    """Return whether texts begin with a token of their own; those of SentencePiece's kind do unless
+    it is said."""
+    default = fields.get("tokenizer.ggml.model") == "llama"
+    has_one = "tokenizer.ggml.bos_token_id" in fields
+    return has_one and bool(fields.get("tokenizer.ggml.add_bos_token", default))
 
 
 def _of_merges(fields: Mapping[str, Any]) -> Tokenizer:
@@ -124,7 +152,7 @@ def tokenizer_config(fields: Mapping[str, Any], max_length: int) -> dict[str, An
     }
     template = fields.get("tokenizer.chat_template")
     return {
-        "add_bos_token": bool(fields.get("tokenizer.ggml.add_bos_token")),
+        "add_bos_token": _adds_bos(fields),
         "add_prefix_space": False,
         "clean_up_tokenization_spaces": False,
         "model_max_length": max_length,

@@ -16,11 +16,12 @@ from omlx_server.core.gguf.head import GgufHead, parse_head
 from omlx_server.core.model_files.weights import GGUF, GGUF_LINKS
 from omlx_server.errors import ModelUnavailable, one_line
 from omlx_server.models.gguf.tokenizer import build_tokenizer, end_ids, tokenizer_config
-from omlx_server.models.staging import staged
+from omlx_server.models.staging import prepare, staged
 
 VIEWS = ".gguf"
 """The folder of views, beside the server's own models."""
 _SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
+_VIEW_BYTES = 50_000_000  # the tokenizer of a large vocabulary
 _ROPE_FACTORS = "rope_freqs.weight"
 
 
@@ -44,7 +45,7 @@ def view_of(file: Path, views: Path) -> Path:
         "weight_bytes": bytes_in_mlx(tensors),
         "parameters": count_values(tensors),
     }
-    views.mkdir(parents=True, exist_ok=True)
+    prepare(views, file.name, _VIEW_BYTES)
     with staged(target, lambda path: (path / "config.json").is_file()) as work:
         for number, part in enumerate(files, start=1):
             name = f"{number:05}-of-{len(files):05}"

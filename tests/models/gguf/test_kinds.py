@@ -77,12 +77,27 @@ def test_a_token_of_the_user_is_found_in_a_text() -> None:
     assert [tokenizer.id_to_token(id) for id in ids] == ["ab", "<turn>", "ab"]
 
 
+def test_a_text_begins_with_its_token_where_the_file_says_so() -> None:
+    fields = {**scored(prefix=False), "tokenizer.ggml.bos_token_id": 1}
+    assert build_tokenizer(fields).encode("ab").ids[0] == 1
+    without = build_tokenizer({**fields, "tokenizer.ggml.add_bos_token": False})
+    assert without.encode("ab").ids == build_tokenizer(fields).encode("ab").ids[1:]
+
+
 WORDS_AND_DIGITS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+LOWER, UPPER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+ENDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+BY_CASE = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*%s|\p{{N}}%s"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 RULES = {
+    "gpt-4o": BY_CASE % (ENDS, ENDS, "{1,3}"),
+    "tekken": BY_CASE % ("", "", ""),
     "qwen2": WORDS_AND_DIGITS % "",
     "llama-bpe": WORDS_AND_DIGITS % "{1,3}",
     "gpt-2": GPT_2,

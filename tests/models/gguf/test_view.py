@@ -4,10 +4,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 from gguf import GGUFWriter
 from transformers import AutoTokenizer
 
+from omlx_server.compute.model.loader import load
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.gguf.view import VIEWS, complete, view_of
@@ -21,6 +23,7 @@ from tests.gguf_models import write_model
 class Places:
     dirs: tuple[Path, ...]
     use_hf_cache: bool = False
+    other_programs: tuple[str, ...] = ()
 
 
 @pytest.fixture
@@ -102,7 +105,9 @@ def write_unfit(path: Path, architecture: str) -> None:
 
 def test_a_family_that_is_not_known_is_refused_by_name(tmp_path: Path) -> None:
     write_unfit(tmp_path / "a.gguf", "mamba9")
-    with pytest.raises(ModelUnavailable, match="its architecture is 'mamba9'; known are gemma3"):
+    with pytest.raises(
+        ModelUnavailable, match="its architecture is 'mamba9'; known are gemma2, gemma3"
+    ):
         view_of(tmp_path / "a.gguf", tmp_path / "views")
     [model] = installed_models(Places((tmp_path,)))
     assert "'mamba9'" in model.problem and model.names == ("a",)
@@ -119,3 +124,21 @@ def test_a_file_of_the_users_is_not_removed(places: Places) -> None:
     with pytest.raises(ModelUnavailable, match=r"tiny-qwen3\.gguf is a file of yours"):
         remove(model, places.dirs)
     assert installed_models(places)
+
+
+def test_a_place_that_can_not_be_written_is_told(places: Places) -> None:
+    (places.dirs[1] / VIEWS).touch()
+    [model] = installed_models(places)
+    assert "can't be made" in model.problem
+
+
+def test_a_divided_file_is_one_model(tmp_path: Path) -> None:
+    whole = write_model(tmp_path / "whole", "qwen3")
+    parts = write_model(tmp_path / "parts", "qwen3", most_tensors=9)
+    places = Places((tmp_path, tmp_path / "own"))
+    assert len(installed_models(places)) == 2
+    first = parts.file
+    assert first.name == "tiny-qwen3-00001-of-00003.gguf"
+    views = [view_of(file, tmp_path / "own" / VIEWS) for file in (whole.file, first)]
+    one, other = (load(view).model(mx.array([[1, 2, 3]])) for view in views)
+    assert mx.array_equal(one, other)
