@@ -32,6 +32,10 @@ class OmlxError(Exception):
         self.hint = hint
         self.reason = "" if self.quotes_request else one_line(self)
 
+    @property
+    def with_hint(self) -> str:
+        return f"{self.message}. {self.hint}" if self.hint else self.message
+
 
 class ClientError(OmlxError):
     """The request itself is wrong; sent again as it is, it fails again."""

@@ -51,8 +51,7 @@ class SettingsEditor(Protocol):
 
     async def change(self, values: Mapping[str, Any]) -> SettingsChanged:
         """Write new values to the config file, all or none, and apply them; None removes a key.
-        Raises BadRequest for a key (`param`) or value, Conflict where they can't be written or
-        used."""
+        Raises BadRequest for a key (`param`) or value, Conflict if they can't be used."""
 
     async def reload(self) -> SettingsChanged:
         """Read the config file again and apply it. Raises Conflict where it can't be used."""

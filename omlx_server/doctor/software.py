@@ -32,8 +32,7 @@ def python(version: tuple[int, int, int], where: str) -> Finding:
 
 
 def service(state: str, last_exit: int | None, user: str = "") -> Finding:
-    """Return the finding on a state of the service; empty without a manager. `user` runs one that
-    starts at boot."""
+    """Return the finding on a service's state, "" without a manager; at boot a `user` runs it."""
     if not state:
         return ok("service", "there is no service manager here; `omlx-server serve` needs none")
     if state == "failed":

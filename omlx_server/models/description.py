@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from omlx_server.core.memory.fit import usual_token_bytes
 from omlx_server.core.model_files.kind import (
     SENTENCE_CONFIG,
     first_position,
@@ -22,13 +21,14 @@ _DEFAULT_CONTEXT = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """Lengths in tokens; without a `said_length`, `context_length` is a guess. `recommended` has
-    sampling values; `ignored` says why generation_config.json can't be read."""
+    """Lengths in tokens; without a `said_length`, `context_length` is a guess. `token_bytes` of
+    keys and values. `ignored` says why generation_config.json can't be read."""
 
     model_type: str
     context_length: int
     recommended: Mapping[str, float]
     said_length: int | None = None
+    token_bytes: int | None = None
     ignored: str = ""
 
 
@@ -51,6 +51,7 @@ def describe(directory: Path) -> ModelDescription:
         context_length=length or _DEFAULT_CONTEXT,
         recommended=_recommended(generation),
         said_length=length,
+        token_bytes=token_bytes(config),
         ignored=ignored,
     )
 
@@ -61,13 +62,6 @@ def described(directory: Path) -> ModelDescription | None:
         return describe(directory)
     except (ModelUnavailable, OSError):
         return None
-
-
-def token_bytes_of(directory: Path, weights: int) -> int:
-    """Return the bytes of a token's keys and values, estimated if config.json does not say."""
-    return token_bytes(json_file.read_object(directory / "config.json")) or usual_token_bytes(
-        weights
-    )
 
 
 def encoder_length(directory: Path) -> int | None:

@@ -46,8 +46,7 @@ _WHY_BY_HAND = (
 
 
 class ConfigEditor:
-    """Edits the config that `loaded` was read from, one change at a time. `end` ends the server so
-    that it is started again."""
+    """Edits the config that `loaded` was read from, one change at a time. `end` restarts."""
 
     def __init__(
         self, loaded: Loaded, reloader: Reloader, end: Callable[[], None] | None = None
@@ -142,8 +141,7 @@ def _is_by_hand(key: str) -> bool:
 
 
 def _text_for_file(key: str, value: object, loaded: Loaded) -> str | None:
-    """Return a value as a flag gives it, None to remove it. Raises BadRequest, or Conflict if a
-    flag sets it."""
+    """Return a value as a flag gives it. Raises BadRequest, or Conflict if a flag sets it."""
     if _is_by_hand(key):
         raise BadRequest(f"{key}: {_WHY_BY_HAND}", param=key)
     text = value if isinstance(value, str | None) else json.dumps(value, ensure_ascii=False)

@@ -245,8 +245,7 @@ def set_key(path: Path, dotted: str, text: str) -> Written:
 
 
 def set_keys(path: Path, texts: Mapping[str, str | None]) -> None:
-    """Set several keys that are no secrets, or remove them for None, all or none. Raises as
-    `set_key`."""
+    """Set keys that are no secrets, or remove them for None; all or none. Raises as `set_key`."""
     changes = [_change(dotted, text, f"file {path}") for dotted, text in texts.items()]
     write_config(path, _text_with(path, changes))
 

@@ -53,8 +53,7 @@ class ModelsSettings(Section, frozen=True):
     autoload: Annotated[bool, Live()] = True
     """Load a model that is here when a request names it. Else only `omlx-server load` does."""
     max_loaded: Annotated[int, Meta(ge=0, le=1000), Live()] = 0
-    """How many models may be loaded at once; 0 leaves that to memory.limit. The model that was used
-    longest ago leaves first."""
+    """How many models may be loaded at once; 0 leaves that to memory.limit."""
     idle_ttl_seconds: Annotated[types.IdleSeconds, Live()] = 0
     """A model that was unused for this long leaves memory; 0 keeps it until its room is needed."""
     pinned: Annotated[tuple[str, ...], Wording("a list of names of models"), Live()] = ()
@@ -67,9 +66,8 @@ class ModelsSettings(Section, frozen=True):
         dict[str, ModelOverrides],
         Wording('tables by model name, as {"org/name" = {kv_cache = {bits = 8}}}'),
     ] = field(default_factory=dict)
-    """Settings of single models, by name: { "org/name" = { kv_cache = { bits = 8 } } }. A model can
-    have context_length, ttl (its idle_ttl_seconds), pin, adapter, chat_template, kv_cache,
-    speculation, sampling, a system message, presets and more: see docs/configuration.md."""
+    """Settings of single models: { "org/name" = { kv_cache = { bits = 8 } } }. A model can have
+    context_length, ttl, pin, adapter, kv_cache, presets and more: see docs/configuration.md."""
 
     def resolve_alias(self, name: str) -> str:
         """Return the final name. Raises ConfigError for a cycle."""
@@ -90,36 +88,30 @@ class ModelsSettings(Section, frozen=True):
 
 class SpeculationSettings(Section, frozen=True):
     mode: Annotated[Mode, Live()] = "auto"
-    """Drafts: the next tokens of an answer are proposed, and one step verifies several of them. An
-    answer is the same as without, and comes sooner; where drafts don't pay there are none. Every
-    mode but "off" drafts tokens that a grammar leaves no choice about, and:
-      off    nothing is drafted, even if a request asks for it: one token at a time
+    """Drafts: the next tokens of an answer are proposed, and one step verifies several of them. The
+    answer is the same, and comes sooner. Every mode but "off" drafts what a grammar forces, and:
+      off    nothing is drafted, even if a request asks for it
       auto   ngram and draft together
-      ngram  what followed the last words at an earlier place of the prompt or the answer; makes
-             code edits, quotes and summaries faster
+      ngram  what followed the last words at an earlier place, as in code edits and summaries
       draft  what the draft model writes, if there is one
       heads  what extra heads of the model predict, if it has any
     A request can choose another mode by its field speculation."""
     draft_model: types.ModelName = ""
-    """A small model that drafts for the models of this server: a name, a directory or a Hugging
-    Face id. It takes memory of its own. See docs/speculation.md."""
+    """A small model that drafts: a name, a directory or a Hugging Face id (docs/speculation.md)."""
 
 
 class AdaptersSettings(Section, frozen=True):
     directory: types.MaybeDirectory = ""
     """LoRA adapters of a model are beside its files, in adapters/NAME/, and below this directory,
-    in ORG/MODEL/NAME/. Requests ask for one as MODEL:NAME. "" is none. A relative path begins at
-    the directory of the config file. See docs/adapters.md."""
+    in ORG/MODEL/NAME/. Requests ask for one as MODEL:NAME. See docs/adapters.md."""
     default: types.AdapterName = ""
-    """The adapter of the model that the server is started with, for requests that name none: a
-    name, or the path of its directory, with a slash, or a dot or ~ at its start. A relative one
-    begins at the directory of the config file, in a flag or a variable at the working directory."""
+    """The adapter of the model that the server is started with, for requests that name none: a name
+    or the path of a directory, which has a slash, or a dot or ~ at its start."""
     max_loaded: Annotated[int, Meta(ge=1, le=256), Live()] = 8
-    """How many adapters of a model may be in memory. For a new one, the adapter that was used
-    longest ago leaves. While all are in use, a request waits up to 30 seconds, then gets a 503."""
+    """How many adapters of a model may be in memory. While all are in use, a request for another
+    waits up to 30 seconds, then gets a 503."""
     max_bytes: Annotated[Size, Live()] = 2 * 10**9
-    """How much memory the adapters of one model may take together. Their numbers are held as
-    float32. One adapter alone takes twice its weights. See docs/adapters.md."""
+    """How much memory the adapters of one model may take together (docs/adapters.md)."""
 
 
 class SamplingSettings(Section, frozen=True):
@@ -134,12 +126,9 @@ class ContextSettings(Section, frozen=True):
     overflow: Annotated[Literal["error", "truncate", "rolling"], Live()] = "error"
     """What happens to a conversation that outgrows the model's context:
       error     it is refused, with both numbers
-      truncate  the oldest turns are left out, as few as possible. Each turn then changes the start
-                of the prompt, which is read again
-      rolling   the oldest turns are left out down to the low-water mark, so that next turns find
-                their beginning in the cache
-    The system message, the tools and the last turn always stay. A request can choose by itself with
-    context_overflow."""
+      truncate  the oldest turns are left out, as few as possible; the prompt is then read again
+      rolling   the oldest turns are left out down to low_water, so that the next ones are cached
+    The system message, the tools and the last turn stay. A request's context_overflow wins."""
     low_water: Annotated[float, Meta(ge=0.1, le=0.9), Live()] = 0.5
     """What rolling leaves, as a share of the context."""
 
@@ -149,8 +138,7 @@ class ImagesSettings(Section, frozen=True):
     """Images in conversations, for models that take them (docs/images.md). With false no vision
     tower is loaded, which saves its memory."""
     max_tokens: Annotated[int, Meta(ge=16, le=65536), Live()] = 4096
-    """The most tokens of one image, for models that can look at images in more or less detail.
-    Fewer are faster and take less of the context; small print needs many."""
+    """The most tokens of one image. Fewer are faster; small print needs many."""
     max_per_request: Annotated[int, Meta(ge=1, le=1000), Live()] = 100
     """How many images a request may have, those of earlier turns included."""
 
@@ -159,8 +147,8 @@ class ResponsesSettings(Section, frozen=True):
     store: Literal["memory", "disk", "off"] = "memory"
     """Where the answers of /v1/responses are kept, so that a later request can go on from one:
       memory  until the server ends
-      disk    in files, one each, readable by their owner only; they hold the conversations as text.
-              With cache.hot_cache_only, which writes nothing, they stay in memory
+      disk    in files with the conversations as text, readable by their owner only. With
+              cache.hot_cache_only they stay in memory
       off     nowhere"""
     directory: types.Directory = field(default_factory=AtHome("~/.cache/omlx_server/responses"))
     """The directory of responses that are kept on disk."""
@@ -172,28 +160,24 @@ class ResponsesSettings(Section, frozen=True):
 
 class SchedulerSettings(Section, frozen=True):
     max_batch_size: Annotated[int, Meta(ge=1, le=256), Live()] = 8
-    """How many answers of one client are decoded together. Each further client adds one, up to half
-    as many more. Answers that are decoded together share one pass over the weights, but each gets a
-    little slower and takes memory for its context."""
+    """How many answers of one client are decoded together; each further client adds one, up to half
+    as many more. Together they are faster, but each is a little slower and takes memory."""
     max_queue: Annotated[int, Meta(ge=1, le=100_000), Live()] = 128
-    """How many requests may wait for a place. Clients with less than their share of the places may
-    add half as many. The next request gets a 429 with Retry-After."""
+    """How many requests may wait; clients with less than their share may add half as many. The next
+    one gets a 429 with Retry-After."""
     prefill_chunk_tokens: types.AutoChunk = "auto"
     """Long prompts are read in pieces of this many tokens, a multiple of 64, and running answers go
     on between them. Smaller: smoother streams. Larger: a GPU reads prompts faster. "auto" measures
-    256 to 2048 when a model is loaded for the first time, and takes larger ones while no answer is
-    running. See docs/memory.md."""
+    that when a model is loaded for the first time. See docs/memory.md."""
     max_batched_tokens: Annotated[int, Meta(ge=64, le=65536)] = 2048
-    """While no answer is running, short prompts of up to this many tokens are read together in one
-    step. Beside running answers it is one piece of a prompt. At least prefill_chunk_tokens and
-    max_batch_size."""
+    """While no answer is running, short prompts of up to this many tokens are read in one step. At
+    least prefill_chunk_tokens and max_batch_size."""
     decode_share: Annotated[float, Meta(ge=0, le=0.9), Live()] = 0.2
     """The share of the time that running answers keep while prompts are read, from 0 to 0.9. 0
     takes turns: one token of every answer, one piece of a prompt. See docs/memory.md."""
     longest_dispatch: types.AutoSeconds = "auto"
-    """The longest work, in seconds, that a GPU gets at once. macOS ends a program whose work keeps
-    the display waiting for seconds. Deep prompts are read in smaller pieces for it, and layers are
-    submitted apart. "auto" is 0.2 on a GPU, and no limit (0) on a CPU. See docs/trouble.md."""
+    """The longest work, in seconds, that a GPU gets at once: macOS ends a program that keeps the
+    display waiting. "auto" is 0.2 on a GPU, and no limit (0) on a CPU. See docs/trouble.md."""
     policy: Literal["fair", "fcfs"] = "fair"
     """Whose prompt is read next. "fair" shares the time among clients, and among the conversations
     of each; within one, the shortest prompt goes first. "fcfs" is first come, first served."""
@@ -212,23 +196,20 @@ class SchedulerSettings(Section, frozen=True):
 class MemorySettings(Section, frozen=True):
     limit: Annotated[types.AutoLimit, Live()] = "auto"
     """What the server may hold: weights, running conversations, stored blocks, and what a step
-    needs. When memory is short, stored blocks go first, then requests wait. A request that could
-    never fit gets a 503; see docs/memory.md. "auto" is the RAM without memory.reserve, and no more
-    than Metal's recommended working set where there is one."""
+    needs. When memory is short, stored blocks go first, then requests wait (docs/memory.md). "auto"
+    is the RAM without memory.reserve, and no more than Metal recommends."""
     reserve: Annotated[types.AutoSize, Live()] = "auto"
     """What "auto" leaves to the system and to other programs. "auto" is a quarter of the RAM, from
     2 GB to 16 GB, and half of the RAM at most. It has no effect if you set a limit."""
     activation_reserve: types.AutoSize = "auto"
     """What one step takes for itself, above weights and conversations. "auto" measures that when a
-    model is loaded for the first time, and plans each step by its shape. With a size like "2GB"
-    every step counts as that much; nothing is measured, so the first start is faster."""
+    model is loaded for the first time; with a size like "2GB" the first start is faster."""
     wired: types.WiredSize = "off"
     """What Metal may wire: memory that macOS can't take away. "off" never asks for it, since Macs
     have panicked where memory was wired (docs/memory.md); "auto" is memory.limit."""
     pressure: Annotated[Literal["auto", "off"], Live()] = "auto"
-    """Whether the server looks at the machine's memory once a second, and gives way when it is
-    short. Stored blocks go first; when very little is left, new requests wait and
-    unused models are unloaded. Afterwards all comes back; see docs/memory.md."""
+    """Whether the server gives way when the machine's memory is short: stored blocks go first; when
+    very little is left, new requests wait and unused models are unloaded (docs/memory.md)."""
 
 
 class CacheSettings(Section, frozen=True):
@@ -239,36 +220,29 @@ class CacheSettings(Section, frozen=True):
     ] = 64
     """Tokens per block. Smaller blocks share more, larger ones cost less bookkeeping."""
     hot_cache_max_bytes: Annotated[types.AutoSize, Live()] = "auto"
-    """Memory for stored blocks. "auto" is what memory.limit leaves beside the weights and the
-    largest step; running conversations take from it what they need. Blocks over the budget leave,
-    the least recently used first."""
+    """Memory for stored blocks, of which running conversations take what they need. "auto" is what
+    memory.limit leaves beside the weights and the largest step."""
     hot_cache_only: Annotated[bool, Live("turning it on applies while the server runs")] = False
-    """RAM only: blocks that leave are dropped, and nothing touches the disk. The cold_* keys then
-    have no effect."""
+    """RAM only: nothing touches the disk, and the cold_* keys have no effect."""
     cold_dir: types.Directory = field(default_factory=AtHome("~/.cache/omlx_server/kv"))
     """The cold tier: blocks that leave the memory are kept in files and read back when a prompt
-    begins with them, also after a restart. Several models may share the directory. One server
-    writes to it; a second one reads only."""
+    begins with them, also after a restart. One server writes to it; a second one reads only."""
     cold_cache_max_bytes: Annotated[Size, Live()] = 20 * 10**9
     """The size of all files of the cold tier; the least recently used go first. With cache.remote
     it bounds only what this server remembers of the store; it asks the store for the rest."""
     cold_min_free_disk: Annotated[Size, Live()] = 10 * 10**9
     """Nothing is written while the disk has less room than this left."""
     cold_write_queue_bytes: Annotated[Size, Live()] = 512 * 10**6
-    """Blocks on their way to the disk stay in memory, up to here (and a sixteenth of memory.limit
-    at most); what comes on top is dropped."""
+    """The most memory for blocks on their way to the disk, up to a sixteenth of memory.limit."""
     cold_writes_per_day: Annotated[Size, Live()] = 100 * 10**9
-    """The most bytes of blocks written to the disk in a day, which spares an SSD; 0 is no limit. A
-    quarter is for any block that leaves the memory, the rest for those of prefixes that came twice
-    and of conversations that went on, an eighth of it for the server's end (docs/cache.md)."""
+    """The most bytes of blocks written to the disk in a day, which spares an SSD; 0 is no limit
+    (docs/cache.md)."""
     cold_write_through: Annotated[bool, Live()] = False
-    """Write every block as soon as it is computed, not only when it leaves the memory: a crash then
-    loses nothing, and the disk is written to more."""
+    """Write every block when it is computed: a crash loses none, and the disk wears more."""
     cold_ttl_days: Annotated[float, Meta(ge=0, le=36500)] = 0
     """Remove blocks that were unused for this many days; 0 keeps them as long as there is room."""
     checkpoint_max_bytes: Annotated[types.AutoSize, Live()] = "auto"
-    """The share of hot_cache_max_bytes for the states of recurrent layers (Qwen3-Next, Mamba, …).
-    "auto" is a quarter."""
+    """Of hot_cache_max_bytes, what is for states of recurrent layers; "auto" is a quarter."""
     salt: Literal["per-key", "shared"] = "per-key"
     """Who shares cached prefixes: "per-key" keeps clients with different API keys apart, "shared"
     does not. A request's own cache_salt keeps it apart in both."""
@@ -276,9 +250,8 @@ class CacheSettings(Section, frozen=True):
         field(default_factory=Secret)
     )
     """Keep blocks in a store that several servers share, instead of files: redis://, rediss://,
-    unix://, valkey://, s3://, gs://, az:// or file://. Needs the extra "redis" or "objectstore".
-    What is there goes by the store's own rules (and cold_ttl_days in Redis). All servers need the
-    same file "secret" in their cold_dir. A password in it is better set by OMLX_CACHE__REMOTE."""
+    unix://, valkey://, s3://, gs://, az:// or file://. Needs the extra "redis" or "objectstore",
+    and the same file "secret" in all cold_dirs. Give a password by OMLX_CACHE__REMOTE."""
 
     @property
     def has_cold(self) -> bool:
@@ -293,9 +266,7 @@ class KvCacheSettings(Section, frozen=True):
       none        as the model computes them
       affine      MLX's own quantisation; fast, and good from 8 bits on
       rotated     the same after a random rotation, which spreads outliers; good from 4 bits on
-      turboquant  codes of the least distortion; best at 3 bits, slower: at 30 layers and 4 bits a
-                  token takes 1,324 kernels at any length where none takes 514, and no GPU has shown
-                  yet what that costs; see docs/kv-cache.md"""
+      turboquant  codes of the least distortion; best at 3 bits, slower (docs/kv-cache.md)"""
     bits: types.Bits = 4
     """2, 3, 4, 6 or 8; turboquant has 2, 2.5 (keys 2, values 3), 3, 3.5, 4 or 8."""
     group_size: types.GroupSize = 64

@@ -43,8 +43,8 @@ class ServerSettings(Section, frozen=True):
     header_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10
     """How long a request line with its headers may take to come; then it ends with a 408."""
     body_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 10
-    """How long a body may pause, and how much longer it may take than at 64 kB/s; then the request
-    gets a 408. A large body waits at most this long for room beside other bodies."""
+    """How long a body may pause, and how much longer than at 64 kB/s it may take; then a 408. A
+    large body waits at most this long for room beside others."""
     write_timeout_seconds: Annotated[float, Meta(ge=0.1, le=3600)] = 30
     """A client that reads nothing of its answer for this long loses its connection."""
     allowed_hosts: Annotated[
@@ -64,11 +64,10 @@ class ServerSettings(Section, frozen=True):
     request_timeout_seconds: Annotated[float, Meta(ge=0, le=86400), Live()] = 0
     """How long one request may wait and run before it ends with a 504; 0 sets no limit."""
     shutdown_grace_seconds: Annotated[float, Meta(ge=0, le=3600), Live()] = 25
-    """After SIGTERM or Ctrl-C running answers get this long to finish. A second signal ends at
-    once. Service managers should wait a little longer than this before they kill."""
+    """After SIGTERM or Ctrl-C running answers get this long to finish; a second signal ends at
+    once. Let a service manager wait a little longer."""
     sse_ping_seconds: Annotated[float, Meta(ge=0.1, le=300), Live()] = 5
-    """While a stream has nothing to say (a long prompt is read), a comment goes out this often, so
-    that proxies and clients don't give up."""
+    """While a long prompt is read, a stream sends a comment this often: nobody gives up."""
 
 
 class ProcessSettings(Section, frozen=True):
@@ -83,9 +82,9 @@ class AuthSettings(Section, frozen=True):
         Wording("a list of keys of visible ASCII characters"),
         Live(),
     ] = ()
-    """Keys that clients may send as "Authorization: Bearer KEY" or "x-api-key: KEY". Empty: no key
-    is asked for, which is allowed on this machine's own addresses only. Better set from the
-    environment than written in a file: OMLX_AUTH__API_KEYS=key1,key2"""
+    """Keys that clients may send as "Authorization: Bearer KEY" or "x-api-key: KEY". Without any,
+    the server listens on this machine's own addresses only. Better set as OMLX_AUTH__API_KEYS=a,b
+    in the environment than written in a file."""
     admin: Literal["token", "key"] = "token"
     """Who may load and unload models: "token" is whoever can read this server's own token in a file
     of this user (omlx-server's commands do), "key" is whoever may ask at all."""
@@ -96,7 +95,7 @@ class LoggingSettings(Section, frozen=True):
     """How much is logged. Prompts, answers and keys are never logged, at any level."""
     format: Annotated[Literal["auto", "rich", "json"], Live()] = "auto"
     """How lines look: text for people, one JSON object each, or "auto": text on a terminal and JSON
-    elsewhere. A line that belongs to a request has its id (docs/observability.md)."""
+    elsewhere (docs/observability.md)."""
     file: types.LogFile = ""
     """Where the log goes; "" is stderr. At 10 MB a file becomes FILE.1, and five of these are kept.
     The background service (docs/service.md) has a file of its own where none is named here."""

@@ -9,11 +9,13 @@ import { Icon } from "./parts/icons.js";
 import { useSignal } from "./parts/signal.js";
 import { html, render, useEffect, useErrorBoundary, useState } from "./parts/ui.js";
 import { SecretDialog, SecretForm } from "./parts/secret.js";
-import { ThemeSwitch } from "./parts/theme_switch.js";
 import { SettingsView } from "./settings/view.js";
 import { TalkView } from "./talk/view.js";
 
 const RETRY_MS = 2000;
+const THEME = "omlx.theme";
+const NEXT_THEME = { auto: "light", light: "dark", dark: "auto" };
+const THEME_ICONS = { auto: "auto", light: "sun", dark: "moon" };
 const VIEWS = {
   talk: { name: "Talk", view: TalkView },
   models: { name: "Models", view: ModelsView, admin: true },
@@ -30,6 +32,7 @@ function Page() {
   const closed = admin && told && !told.admin;
   useEffect(() => {
     document.title = `${name} · omlx_server`;
+    document.getElementById("main").scrollTop = 0;
   }, [name]);
   return html`<div class="page">
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
@@ -117,6 +120,25 @@ function SignedIn() {
     <button class="quiet" aria-label="Sign out" onClick=${leave}>
       <${Icon} name="out" /><span class="long">Sign out</span></button>
   </div>`;
+}
+
+/** Light, dark, or as the system has it. theme.js reads the choice at the next visit. */
+function ThemeSwitch() {
+  const [theme, set] = useState(document.documentElement.dataset.theme ?? "auto");
+  const turn = () => {
+    const next = NEXT_THEME[theme];
+    if (next === "auto") {
+      localStorage.removeItem(THEME);
+      delete document.documentElement.dataset.theme;
+    } else {
+      localStorage.setItem(THEME, next);
+      document.documentElement.dataset.theme = next;
+    }
+    set(next);
+  };
+  return html`<button class="quiet theme" aria-label=${`Colours: ${theme}`} onClick=${turn}>
+    <${Icon} name=${THEME_ICONS[theme]} /><span class="long">Colours: ${theme}</span>
+  </button>`;
 }
 
 const icon = new URL("icon.svg", import.meta.url).pathname;

@@ -11,12 +11,12 @@ from omlx_server.api.models.listing import (
     ModelOffers,
     ModelResolved,
 )
-from omlx_server.errors import FetchFailed, ModelUnavailable
+from omlx_server.errors import ModelUnavailable
 from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
 from omlx_server.models.installed import installed_models
 from omlx_server.models.locate import Located, find_installed, near_names
-from omlx_server.models.offers.offers import offers_of_hub, usual_offers
+from omlx_server.models.offers.offers import find_offers
 from omlx_server.models.progress import ProgressListener
 from omlx_server.models.pull import pull_or_make
 from omlx_server.models.remove import remove
@@ -46,7 +46,7 @@ class DiskFetcher:
                 located = find_installed(target, settings.models)
         except ModelUnavailable as error:
             alias = target if target != name else None
-            return _resolved(name, "directory", alias, problem=_whole(error))
+            return _resolved(name, "directory", alias, problem=error.with_hint)
         alias = target if target != name else None
         below = located is not None and any(
             located.path.is_relative_to(place.expanduser()) for place in settings.models.dirs
@@ -59,13 +59,9 @@ class DiskFetcher:
 
     def search(self, text: str) -> ModelOffers:
         settings = self._known.settings
-        places, limit = settings.models, shares_of(settings, cold=False).limit
-        offers = usual_offers(text, places, limit)
-        try:
-            hits = offers_of_hub(text, offers, places, limit) if text else offers
-        except FetchFailed as error:
-            return {"models": offers, "problem": error.message}
-        return {"models": hits, "problem": None}
+        limit = shares_of(settings, cold=False).limit
+        offers, error = find_offers(text, settings.models, limit)
+        return {"models": offers, "problem": error.message if error else None}
 
     def remove(self, name: str) -> int:
         models = self._known.settings.models
@@ -108,7 +104,3 @@ def _resolved(
         "problem": problem,
         "suggestions": list(suggestions),
     }
-
-
-def _whole(error: ModelUnavailable) -> str:
-    return f"{error.message}. {error.hint}".strip() if error.hint else error.message

@@ -15,7 +15,7 @@ from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.engine.pool.entry import ModelRequest
 from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
-from omlx_server.models.description import described, encoder_length, token_bytes_of
+from omlx_server.models.description import described, encoder_length
 from omlx_server.models.installed import Installed, installed_models
 from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located, Places, about_away, away
@@ -47,7 +47,7 @@ class KnownModel:
     context_length: int | None
     no_images: str
     recommended: Mapping[str, float]
-    token_bytes: int = 0
+    token_bytes: int | None = 0
 
     @property
     def key(self) -> str:
@@ -226,10 +226,8 @@ def _source(located: Located, role: Role) -> KnownModel:
     recommended = about.recommended if about else {}
     no_images = lacks_for_images(located.path)
     if role is CHAT or (role is RERANKING and not is_encoder(located.path)):
-        kv = token_bytes_of(located.path, nbytes)
-        return KnownModel(
-            located, ModelKind.CHAT, role, nbytes, context, no_images, recommended, kv
-        )
+        kind, kv = ModelKind.CHAT, about.token_bytes if about else None
+        return KnownModel(located, kind, role, nbytes, context, no_images, recommended, kv)
     kind = ModelKind.EMBEDDING if role is EMBEDDING else ModelKind.RERANK
     length = encoder_length(located.path)
     return KnownModel(located, kind, role, nbytes, length, no_images, recommended)

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.api.harness import Json
-from tests.web.visits import Visits, answer_with, answered, say, set_options
+from tests.web.visits import Visits, answer_with, answered, say, set_options, shown
 
 FORMULAS = r"""Inline $e^{i\pi} + 1 = 0$ and \(a_1 * b_2 * c_3\).
 
@@ -50,11 +50,12 @@ GROW = r"""async ([text, step]) => {
 
 
 def grown(page: Page, text: str, look: str, step: int) -> list[Json]:
+    shown(page, "talk")
     page.evaluate(f"void (window.look = {look})")
     return list(page.evaluate(GROW, [text, step]))
 
 
-def shows(page: Page, text: str) -> Locator:
+def answer_of(page: Page, text: str) -> Locator:
     """The body of an answer with this text."""
     answer_with(page, *({"content": text[at : at + 20]} for at in range(0, len(text), 20)))
     say(page, "Show it")
@@ -63,7 +64,7 @@ def shows(page: Page, text: str) -> Locator:
 
 def test_formulas_are_shown_and_prices_stay_text(visits: Visits) -> None:
     with visits.open() as page:
-        body = shows(page, FORMULAS)
+        body = answer_of(page, FORMULAS)
         expect(body.locator("math")).to_have_count(7)
         expect(body.locator("math[display=block]")).to_have_count(4)
         expect(body.locator("li math")).to_have_count(3)
@@ -95,7 +96,7 @@ def test_a_formula_under_way_is_text_and_a_complete_one_is_typeset_once(visits: 
 
 def test_code_has_colours_and_stays_the_text_that_it_is(visits: Visits) -> None:
     with visits.open() as page:
-        body = shows(page, f"```python\n{PYTHON}```\n\n```nonsense\nif\n```\n")
+        body = answer_of(page, f"```python\n{PYTHON}```\n\n```nonsense\nif\n```\n")
         code = body.locator("pre code")
         expect(code.first.locator(".hljs-keyword").first).to_have_text("def")
         expect(code.first.locator(".hljs-comment")).to_have_text("# $y$")
@@ -132,9 +133,9 @@ def test_libraries_come_when_they_are_needed(visits: Visits) -> None:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url))
         page.reload()
-        shows(page, "Costs $5 and $10.\n\n```\nplain\n```\n")
+        answer_of(page, "Costs $5 and $10.\n\n```\nplain\n```\n")
         assert not [url for url in asked for name in names if name in url]
-        shows(page, "$x$\n\n```c\nint x;\n```\n")
+        answer_of(page, "$x$\n\n```c\nint x;\n```\n")
         expect(page.locator(".answer .hljs-type")).to_have_text("int")
         expect(page.locator(".answer math")).to_have_text("x")
         assert all(any(name in url for url in asked) for name in names)
@@ -146,7 +147,7 @@ def test_tables_lists_and_tasks_look_as_written(visits: Visits) -> None:
     code = "3. third\n4. with code:\n   ```c\n   int x;\n   ```\n"
     align = "getComputedStyle(one).textAlign"
     with visits.open() as page:
-        body = shows(page, f"{table}\n{tasks}\n{code}\n| {'wide | ' * 60}\n|{'---|' * 60}\n")
+        body = answer_of(page, f"{table}\n{tasks}\n{code}\n| {'wide | ' * 60}\n|{'---|' * 60}\n")
         aligned = body.locator("td").evaluate_all(f"(all) => all.map((one) => {align})")
         assert [one.removeprefix("-webkit-") for one in aligned] == ["start", "center", "right"]
         styles = "(all) => all.map((one) => getComputedStyle(one).listStyleType)"
@@ -160,11 +161,12 @@ def test_tables_lists_and_tasks_look_as_written(visits: Visits) -> None:
 
 def test_a_stream_tells_its_speed_and_a_button_leads_to_its_end(visits: Visits) -> None:
     with visits.open() as page:
+        page.set_viewport_size({"width": 390, "height": 420})
         page.evaluate("void (window.box = () => document.querySelector('.messages'))")
         set_options(page, {"ignore_eos": True}, max_tokens=3500)
         say(page, "Count for ever")
         expect(page.locator(".speed")).to_have_text(re.compile(r"^[\d.,]+ tok/s$"))
-        page.wait_for_function("() => box().scrollHeight > box().clientHeight + 400")
+        page.wait_for_function("() => box().scrollHeight > box().clientHeight + 300")
         button = page.get_by_role("button", name="To the end")
         expect(button).to_have_count(0)
         page.locator(".messages").hover()

@@ -99,7 +99,7 @@ def test_a_narrow_window_opens_and_closes_the_list(visits: Visits, width: int) -
         expect(page.locator(".message")).to_have_count(0)
 
 
-@pytest.mark.parametrize("width", daily(WIDTHS, (390, 1440)))
+@pytest.mark.parametrize("width", daily(WIDTHS, (390,)))
 def test_each_control_answers_a_real_click(
     visits: Visits, server: ServerProcess, width: int
 ) -> None:
@@ -259,11 +259,8 @@ def use_shop(page: Page) -> None:
     button(model, "Add alias").click()
     button(model, "Remove the alias org/alias").click()
     expect(button(model, "Remove the alias org/alias")).to_have_count(0)
+    page.once("dialog", lambda dialog: dialog.accept())
     button(model, "Delete org/away").click()
-    expect(button(model, "Keep it")).to_be_focused()
-    button(model, "Keep it").click()
-    button(model, "Delete org/away").click()
-    button(model, "Delete it").click()
     expect(model).to_have_count(0)
     page.get_by_label("Model", exact=True).fill("")
     button(page, "Show usual models").click()

@@ -93,7 +93,10 @@ def test_a_service_is_restarted_after_a_question(visits: Visits, server: ServerP
         card.get_by_role("button", name="Restart").click()
         assert not asked
         page.once("dialog", lambda dialog: dialog.accept())
+        page.clock.install()
         card.get_by_role("button", name="Restart").click()
+        expect(card).to_contain_text("starts again")
+        page.clock.run_for(2100)
         expect(card).to_have_count(0)
         assert asked == ["POST"]
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Dialog, Locator, Page, expect
 
 from tests.api.harness import ServerProcess
 from tests.models.fake_hub import Faults
@@ -16,7 +16,7 @@ def search(page: Page, words: str) -> None:
     page.get_by_role("button", name="Search the hub").click()
 
 
-def test_usual_models_say_whether_they_fit_and_no_network_is_asked(visits: Visits) -> None:
+def test_usual_models_say_whether_they_fit_and_the_servers_own_stays(visits: Visits) -> None:
     with visits.open("models", width=390) as page:
         shown(page, "models")
         offers = page.get_by_role("list", name="Models to get").get_by_role("listitem")
@@ -28,6 +28,10 @@ def test_usual_models_say_whether_they_fit_and_no_network_is_asked(visits: Visit
         large = offers.filter(has_text="qwen3.5-122b-a10b")
         expect(large.locator(".badge").first).to_have_text("too large")
         expect(offers.get_by_text("best that fits")).to_have_count(1)
+        model = page.locator(".model").filter(has_text="org/tiny")
+        model.get_by_text("Details").click()
+        expect(model.get_by_text("The server was started with it")).to_be_visible()
+        expect(model.get_by_role("button", name="Delete org/tiny")).to_have_count(0)
         assert not overflows(page)
 
 
@@ -60,14 +64,25 @@ def test_a_model_is_searched_for_paused_resumed_and_deleted(
         rename(page, server)
         model.get_by_role("button", name=f"Load {NAME}").click()
         expect(model.locator(".badge").first).to_have_text("loaded")
-        model.get_by_role("button", name=f"Delete {NAME}").click()
-        expect(model.get_by_role("button", name="Keep it")).to_be_focused()
-        page.keyboard.press("Escape")
+        refuse_deletion(page, model.get_by_role("button", name=f"Delete {NAME}"))
         assert weights.is_file()
+        page.once("dialog", lambda dialog: dialog.accept())
         model.get_by_role("button", name=f"Delete {NAME}").click()
-        model.get_by_role("button", name="Delete it").click()
         expect(model).to_have_count(0)
     assert not weights.parent.exists()
+
+
+def refuse_deletion(page: Page, button: Locator) -> None:
+    questions: list[str] = []
+
+    def refuse(dialog: Dialog) -> None:
+        questions.append(dialog.message)
+        dialog.dismiss()
+
+    page.once("dialog", refuse)
+    button.click()
+    [question] = questions
+    assert question.startswith(f"Delete {NAME}, ")
 
 
 def pull_again(page: Page) -> None:
@@ -100,14 +115,6 @@ def rename(page: Page, server: ServerProcess) -> None:
     assert server.config.read_text().startswith("[auth]")
     model.get_by_role("button", name="Remove the alias farther").click()
     expect(model).not_to_contain_text("farther")
-
-
-def test_what_the_server_was_started_with_stays(visits: Visits) -> None:
-    with visits.open("models") as page:
-        model = page.locator(".model").filter(has_text="org/tiny")
-        model.get_by_text("Details").click()
-        expect(model.get_by_text("The server was started with it")).to_be_visible()
-        expect(model.get_by_role("button", name="Delete org/tiny")).to_have_count(0)
 
 
 def test_a_hub_that_is_away_is_told_beside_the_usual_models(visits: Visits, faults: Faults) -> None:

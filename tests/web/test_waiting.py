@@ -4,11 +4,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.api.harness import CHAT
-from tests.web.visits import Visits, answered, say, set_options, stream_of
+from tests.web.visits import Visits, answered, say, set_options, shown, stream_of
 
 AT_WORK = {
     "model": "org/tiny",
@@ -25,6 +24,7 @@ def tell(page: Page, before: int = 0, **request: object) -> None:
     page.unroute("**/progress/*")
     told = {"request": AT_WORK | request, "before": before}
     page.route("**/progress/*", lambda route: route.fulfill(json=told))
+    page.clock.run_for(1100)  # it is asked each second
 
 
 def hold_answers(page: Page) -> Callable[[], None]:
@@ -39,12 +39,13 @@ def hold_answers(page: Page) -> Callable[[], None]:
     return release
 
 
-@pytest.mark.parametrize("width", [390, 1440])
-def test_each_wait_is_said(visits: Visits, width: int) -> None:
-    with visits.open(width=width) as page:
+def test_each_wait_is_said(visits: Visits) -> None:
+    with visits.open(width=390) as page:
+        shown(page, "talk")
+        page.clock.install()
         release = hold_answers(page)
-        tell(page, place="queued", waits_for="its model")
         answer = say(page, "Hello")
+        tell(page, place="queued", waits_for="its model")
         waiting = answer.locator(".waiting")
         expect(waiting).to_have_text("Loading org/tiny, 13 s")
         tell(page, place="queued", waits_for="rows", before=2)

@@ -12,8 +12,8 @@ from omlx_server.api.models.listing import ModelFetched
 class AdminModel(TypedDict):
     """A model on this machine; its `weight_bytes` and `adapters` in memory. `chunk_tokens` of a
     prompt are prefilled at once beside running answers, `chunk_tokens_alone` without. It leaves
-    after `ttl_seconds` without requests, unless that is 0. `fit`: fits (with 32k tokens of
-    context), tight, too large. `problem`: why it can't be loaded or served."""
+    after `ttl_seconds` without requests, unless that is 0. `fit`: fits, tight or too large, with
+    32k tokens of context. `problem`: why it can't be loaded or served."""
 
     name: str
     names: list[str]

@@ -102,7 +102,7 @@ async def remove(request: Request) -> Response:
     try:
         freed = await asyncio.to_thread(fetcher.remove, body.model)
     except ModelUnavailable as error:
-        raise Conflict(_whole_message(error)) from None
+        raise Conflict(error.with_hint) from None
     await models.catalogue.refresh(anew=True)
     return JsonResponse(ModelRemoved(model=body.model, freed_bytes=freed))
 
@@ -167,13 +167,9 @@ async def _run_fetch(
         await catalogue.refresh(anew=True)  # so that it can be used at once
         yield task.result()
     except ModelUnavailable as error:
-        raise FetchProblem(_whole_message(error)) from None
+        raise FetchProblem(error.with_hint) from None
     finally:
         progress.stop()
-
-
-def _whole_message(error: ModelUnavailable) -> str:
-    return f"{error.message}. {error.hint}" if error.hint else error.message
 
 
 def _fetch_in_thread(fetcher: ModelFetcher, name: str, progress: "_LatestProgress") -> ModelFetched:

@@ -28,10 +28,9 @@ MOST_AT_ONCE = 2
 class ModelListing:
     """A model that a request may name, loaded or not.
 
-    `load_request` is for the pool; `created` is in seconds since 1970; `token_bytes` of a chat
-    model's keys and values. `defaults` apply without a
-    preset. `template_file` and `reasoning_parser` override the model's own unless empty. `problem`:
-    why it can't be served, or empty.
+    `load_request` is for the pool; `created` is in seconds since 1970; `token_bytes` of keys and
+    values, None if unknown. `defaults` apply without a preset. `template_file` and
+    `reasoning_parser` override the model's own unless empty. `problem`: why it can't be served.
     """
 
     role: Role
@@ -46,7 +45,7 @@ class ModelListing:
     template_file: str = ""
     reasoning_parser: str = ""
     problem: str = ""
-    token_bytes: int = 0
+    token_bytes: int | None = 0
 
 
 class Catalogue(Protocol):
@@ -147,8 +146,7 @@ class ModelOffers(TypedDict):
 
 
 class ModelFetcher(Protocol):
-    """Finds, fetches and removes models. Blocking; any thread. A fetch holds one place of
-    `free`."""
+    """Finds, fetches and removes models. Blocking; any thread. A fetch holds a place of `free`."""
 
     @property
     def free(self) -> threading.BoundedSemaphore: ...
@@ -160,8 +158,7 @@ class ModelFetcher(Protocol):
         """Return the usual models; with a text those that match, and the hub's."""
 
     def remove(self, name: str) -> int:
-        """Remove the files of the model with this first name, and return their bytes. Raises
-        ModelUnavailable."""
+        """Remove a model by its first name; return its bytes. Raises ModelUnavailable."""
 
     def fetch(self, name: str, progress: ProgressListener) -> ModelFetched:
         """Fetch a model and check its files. What `progress` raises ends it; a later call

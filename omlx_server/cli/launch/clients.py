@@ -99,8 +99,7 @@ def listed_context(listing: Listing) -> int:
 def short_context_warning(
     model: str, context: int, limit: int, needs: str = "agents need", least: int = LEAST_CONTEXT
 ) -> str:
-    """Return a warning if the context holds fewer than `least` tokens, else "". It names a model
-    that is long enough and fits into `limit` bytes."""
+    """Return a warning for fewer than `least` tokens, with a model that fits into `limit` bytes."""
     if not 0 < context < least:
         return ""
     better = best_that_fits(limit, least)

@@ -63,8 +63,7 @@ def _offer(best: ShortName, why: str) -> Choice:
 
 
 def newest_that_fits(candidates: Iterable[Located], limit: int) -> Located | None:
-    """Return the newest chat model here, except the starter: one with room for long conversations,
-    else for short ones."""
+    """Return the newest chat model but the starter that fits, or else is tight."""
     chat_models = [
         model
         for model in candidates
@@ -72,9 +71,6 @@ def newest_that_fits(candidates: Iterable[Located], limit: int) -> Located | Non
         and kind_in(model.path, model.names[0]) is ModelKind.CHAT
     ]
     newest_first = sorted(chat_models, key=lambda m: m.path.stat().st_mtime, reverse=True)
-    fits = [(fit_here(model, limit), model) for model in newest_first]
-    for wanted in (Fit.FITS, Fit.TIGHT):
-        for fit, model in fits:
-            if fit is wanted:
-                return model
-    return None
+    fits = [fit_here(model, limit) for model in newest_first]
+    best = next((fit for fit in (Fit.FITS, Fit.TIGHT) if fit in fits), None)
+    return newest_first[fits.index(best)] if best else None

@@ -84,8 +84,6 @@ def search(
 
     Without a text nothing is asked. Sizes of short names are approximate. A size is that on the
     disk and in memory; below the name stands how much is downloaded, where that is not the same.
-    "fits": memory has room for the weights and 32k tokens of context; "tight": for short
-    conversations only.
     """
     from omlx_server.cli.models.search import run
 

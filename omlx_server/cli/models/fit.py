@@ -6,7 +6,7 @@ from rich.filesize import decimal
 
 from omlx_server.core.memory.fit import CONTEXT, Fit, fit_of
 from omlx_server.core.memory.ledger import limit_of
-from omlx_server.models.description import token_bytes_of
+from omlx_server.models.description import described
 from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located
 from omlx_server.settings import Settings
@@ -22,8 +22,8 @@ def memory_limit(settings: Settings) -> int:
 
 def fit_here(model: Located, limit: int) -> Fit:
     """Tell by a chat model's files whether it fits."""
-    weights = weight_bytes(model.path)
-    return fit_of(weights, token_bytes_of(model.path, weights), limit)
+    about = described(model.path)
+    return fit_of(weight_bytes(model.path), about.token_bytes if about else None, limit)
 
 
 def fit_in_words(fit: Fit, limit: int) -> str:

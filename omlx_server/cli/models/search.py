@@ -12,23 +12,18 @@ from omlx_server.cli.models.fit import LONG, memory_limit
 from omlx_server.cli.models.list import console, make_table
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import report_error, show_json, visible
-from omlx_server.errors import FetchFailed
-from omlx_server.models.offers.offers import ModelOffer, offers_of_hub, usual_offers
+from omlx_server.models.offers.offers import ModelOffer, find_offers
 
 
 def run(*, text: str, as_json: bool, config: Path | None, sets: Sequence[str]) -> int:
     settings = load_settings(config, sets).settings
-    places, limit = settings.models, memory_limit(settings)
-    offers = usual_offers(text, places, limit)
-    if text:
-        try:
-            offers = offers_of_hub(text, offers, places, limit)
-        except FetchFailed as error:
-            if not as_json and offers:
-                _print_offers(offers, as_json=False)
-                sys.stdout.flush()
-            return report_error(error, as_json=as_json)
-    _print_offers(offers, as_json=as_json)
+    limit = memory_limit(settings)
+    offers, error = find_offers(text, settings.models, limit)
+    if error is None or (offers and not as_json):
+        _print_offers(offers, as_json=as_json)
+    if error is not None:
+        sys.stdout.flush()
+        return report_error(error, as_json=as_json)
     if offers and not as_json:
         print(f"fits: {decimal(limit)} of memory has room for {LONG}")
         print("tight: only for short conversations")

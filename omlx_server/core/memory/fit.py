@@ -23,16 +23,13 @@ class Fit(Enum):
     TOO_LARGE = "too large"
 
 
-def fit_of(weights: int, token_bytes: int, limit: int, context: int = CONTEXT) -> Fit:
-    """Compare `weights` and one conversation with `limit`, all in bytes; `context` in tokens."""
+def fit_of(weights: int, token_bytes: int | None, limit: int, context: int = CONTEXT) -> Fit:
+    """Compare weights and one conversation with a limit, in bytes; those of a token may be None."""
     if weights > WEIGHTS_SHARE * limit:
         return Fit.TOO_LARGE
+    if token_bytes is None:
+        token_bytes = _USUAL_TOKEN_BYTES + weights // _WEIGHTS_OF_A_TOKEN_BYTE
     room = (1 - _STEP_SHARE) * limit - weights
     if room >= token_bytes * min(context, CONTEXT):
         return Fit.FITS
     return Fit.TIGHT if room >= token_bytes * min(context, _SHORT_CONTEXT) else Fit.TOO_LARGE
-
-
-def usual_token_bytes(weights: int) -> int:
-    """Estimate the bytes that a token takes in a model of which only the weights are known."""
-    return _USUAL_TOKEN_BYTES + weights // _WEIGHTS_OF_A_TOKEN_BYTE

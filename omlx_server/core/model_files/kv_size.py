@@ -8,8 +8,7 @@ _FULL = ("full_attention", "attention")
 
 
 def token_bytes(config: Mapping[str, Any]) -> int | None:
-    """Return the bytes of a token in half precision, in all layers that keep all tokens. None if
-    the config does not say."""
+    """Return the bytes of a token in the layers that keep all, None if the config has no layers."""
     text = config.get("text_config")
     values = {**config, **(text if isinstance(text, Mapping) else {})}
     layers, heads = _count(values, "num_hidden_layers"), _count(values, "num_attention_heads")

@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import dataclass
+from math import prod
 from urllib.parse import unquote
 
 from omlx_server.core.memory.fit import CONTEXT, Fit, fit_of
@@ -25,93 +26,64 @@ _PAGES = ("tree", "blob", "resolve", "raw", "commit", "commits")
 
 @dataclass(frozen=True, slots=True)
 class ShortName:
-    """`context` in tokens. `token_bytes`: of a token's keys and values in half precision. `up`
-    offers the `recommended` ones."""
+    """`kv`: layers that keep all tokens, heads of keys in each, width of a head."""
 
     name: str
     repo_id: str
     disk_bytes: int
     context: int
-    token_bytes: int
+    kv: tuple[int, int, int]
     abilities: tuple[str, ...]
-    recommended: bool
 
     def fit(self, limit: int) -> Fit:
         return fit_of(self.disk_bytes, self.token_bytes, limit, self.context)
 
+    @property
+    def token_bytes(self) -> int:
+        return prod(self.kv) * _BYTES_OF_KEY_AND_VALUE
+
 
 def _row(
-    name: str,
-    repo: str,
-    gigabytes: float,
-    context: int,
-    kv: tuple[int, int, int],
-    abilities: str = "",
-    *,
-    recommended: bool = False,
+    name: str, repo: str, gigabytes: float, context: int, kv: tuple[int, int, int], abilities: str
 ) -> ShortName:
-    """Make a row; `kv`: layers that keep all tokens, heads of keys in each, width of a head."""
-    layers, heads, width = kv
-    return ShortName(
-        name,
-        f"{MLX_COMMUNITY}/{repo}",
-        round(gigabytes * 1e9),
-        context,
-        layers * heads * width * _BYTES_OF_KEY_AND_VALUE,
-        tuple(abilities.split()),
-        recommended,
-    )
+    repo_id, disk_bytes = f"{MLX_COMMUNITY}/{repo}", round(gigabytes * 1e9)
+    return ShortName(name, repo_id, disk_bytes, context, kv, tuple(abilities.split()))
 
 
-_BYTES_OF_KEY_AND_VALUE = 4
+_BYTES_OF_KEY_AND_VALUE = 4  # in half precision
 _AGENT = "tools thinking images"
-_LONG = 262_144
+_256K = 262_144
 # About: parameters in 4 bits with a scale and a bias for each 64 (4.5 bits), and 16 bits for each
 # parameter of a vision tower.
 SHORT_NAMES = (
     _row("qwen3-0.6b", "Qwen3-0.6B-4bit", 0.35, 40_960, (28, 8, 128), "tools thinking"),
     _row("llama3.2-1b", "Llama-3.2-1B-Instruct-4bit", 0.7, 131_072, (16, 8, 64), "tools"),
     _row("qwen3-1.7b", "Qwen3-1.7B-4bit", 1.0, 40_960, (28, 8, 128), "tools thinking"),
-    _row("qwen3.5-2b", "Qwen3.5-2B-MLX-4bit", 1.7, _LONG, (6, 2, 256), _AGENT, recommended=True),
+    _row("qwen3.5-2b", "Qwen3.5-2B-MLX-4bit", 1.7, _256K, (6, 2, 256), _AGENT),
     _row("llama3.2-3b", "Llama-3.2-3B-Instruct-4bit", 1.8, 131_072, (28, 8, 128), "tools"),
     _row("qwen3-4b", "Qwen3-4B-4bit", 2.3, 40_960, (36, 8, 128), "tools thinking"),
-    _row("qwen3-4b-2507", "Qwen3-4B-Instruct-2507-4bit", 2.3, _LONG, (36, 8, 128), "tools"),
-    _row("qwen3.5-4b", "Qwen3.5-4B-MLX-4bit", 3.0, _LONG, (8, 4, 256), _AGENT, recommended=True),
+    _row("qwen3-4b-2507", "Qwen3-4B-Instruct-2507-4bit", 2.3, _256K, (36, 8, 128), "tools"),
+    _row("qwen3.5-4b", "Qwen3.5-4B-MLX-4bit", 3.0, _256K, (8, 4, 256), _AGENT),
     _row("gemma3-4b", "gemma-3-4b-it-4bit", 3.4, 131_072, (5, 4, 256), "images"),
     _row("mistral-7b", "Mistral-7B-Instruct-v0.3-4bit", 4.1, 32_768, (32, 8, 128), "tools"),
     _row("qwen2.5-coder-7b", "Qwen2.5-Coder-7B-Instruct-4bit", 4.3, 32_768, (28, 4, 128), "tools"),
     _row("llama3.1-8b", "Meta-Llama-3.1-8B-Instruct-4bit", 4.5, 131_072, (32, 8, 128), "tools"),
     _row("qwen3-8b", "Qwen3-8B-4bit", 4.6, 40_960, (36, 8, 128), "tools thinking"),
-    _row("qwen3.5-9b", "Qwen3.5-9B-MLX-4bit", 6.0, _LONG, (8, 4, 256), _AGENT, recommended=True),
+    _row("qwen3.5-9b", "Qwen3.5-9B-MLX-4bit", 6.0, _256K, (8, 4, 256), _AGENT),
     _row("gemma3-12b", "gemma-3-12b-it-4bit", 8.1, 131_072, (8, 8, 256), "images"),
-    _row("phi-4", "phi-4-4bit", 8.3, 16_384, (40, 10, 128)),
+    _row("phi-4", "phi-4-4bit", 8.3, 16_384, (40, 10, 128), ""),
     _row("gpt-oss-20b", "gpt-oss-20b-MXFP4-Q8", 12.1, 131_072, (12, 8, 64), "tools thinking"),
-    _row("qwen3.6-27b", "Qwen3.6-27B-4bit", 16.1, _LONG, (16, 4, 256), _AGENT),
-    _row("qwen3-30b-a3b", "Qwen3-30B-A3B-Instruct-2507-4bit", 17.2, _LONG, (48, 4, 128), "tools"),
+    _row("qwen3.6-27b", "Qwen3.6-27B-4bit", 16.1, _256K, (16, 4, 256), _AGENT),
+    _row("qwen3-30b-a3b", "Qwen3-30B-A3B-Instruct-2507-4bit", 17.2, _256K, (48, 4, 128), "tools"),
     _row(
-        "qwen3-coder-30b", "Qwen3-Coder-30B-A3B-Instruct-4bit", 17.2, _LONG, (48, 4, 128), "tools"
+        "qwen3-coder-30b", "Qwen3-Coder-30B-A3B-Instruct-4bit", 17.2, _256K, (48, 4, 128), "tools"
     ),
-    _row(
-        "qwen3.6-35b-a3b",
-        "Qwen3.6-35B-A3B-4bit",
-        20.4,
-        _LONG,
-        (10, 2, 256),
-        _AGENT,
-        recommended=True,
-    ),
+    _row("qwen3.6-35b-a3b", "Qwen3.6-35B-A3B-4bit", 20.4, _256K, (10, 2, 256), _AGENT),
     _row("llama3.3-70b", "Llama-3.3-70B-Instruct-4bit", 39.7, 131_072, (80, 8, 128), "tools"),
-    _row(
-        "qwen3.5-122b-a10b",
-        "Qwen3.5-122B-A10B-4bit",
-        69.6,
-        _LONG,
-        (12, 2, 256),
-        _AGENT,
-        recommended=True,
-    ),
+    _row("qwen3.5-122b-a10b", "Qwen3.5-122B-A10B-4bit", 69.6, _256K, (12, 2, 256), _AGENT),
 )
 """The smallest first."""
+_RECOMMENDED = ("qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.6-35b-a3b", "qwen3.5-122b-a10b")
 
 
 def find(name: str) -> ShortName | None:
@@ -122,12 +94,8 @@ def find(name: str) -> ShortName | None:
 
 def best_that_fits(limit: int, least_context: int = CONTEXT) -> ShortName | None:
     """Return the largest recommended model with room for 32k tokens in `limit` bytes, if any."""
-    fitting = [
-        row
-        for row in SHORT_NAMES
-        if row.recommended and row.context >= least_context and row.fit(limit) is Fit.FITS
-    ]
-    return fitting[-1] if fitting else None
+    rows = [row for row in SHORT_NAMES if row.name in _RECOMMENDED and row.fit(limit) is Fit.FITS]
+    return next((row for row in reversed(rows) if row.context >= least_context), None)
 
 
 def matching(text: str) -> list[ShortName]:

@@ -2,12 +2,13 @@
 
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from typing_extensions import TypedDict
 
-from omlx_server.core.memory.fit import Fit, fit_of, usual_token_bytes
+from omlx_server.core.memory.fit import Fit, fit_of
 from omlx_server.core.model_files.kv_size import token_bytes
+from omlx_server.errors import FetchFailed
 from omlx_server.models import layout
 from omlx_server.models.catalogue import MINILM, STARTER
 from omlx_server.models.hub import hub
@@ -44,26 +45,28 @@ class ModelOffer(TypedDict):
     problem: str | None
 
 
-def usual_offers(text: str, places: Places, limit: int) -> list[ModelOffer]:
-    """Return the models that have a short name and match `text`. Uses no network."""
+def find_offers(
+    text: str, places: Places, limit: int
+) -> tuple[list[ModelOffer], FetchFailed | None]:
+    """Return the models that have a short name; with a text those that match, with the hub's, or
+    why the hub tells nothing. Without a text it uses no network."""
     models = installed(places)
-    local_names = {name for model in models for name in model.names}
-    rows = matching(text) if text else SHORT_NAMES
-    return [
-        *(offer for offer in _own_offers(models, local_names, limit) if _matches(offer, text)),
-        *(_short_name_offer(row, local_names, limit) for row in rows),
+    names = {name for model in models for name in model.names}
+    catalogue = [
+        offer
+        for offer in _catalogue_offers(models, names, limit)
+        if text.lower() in f"{offer['name']} {offer['model']}".lower()
     ]
-
-
-def offers_of_hub(
-    text: str, usual: Sequence[ModelOffer], places: Places, limit: int
-) -> list[ModelOffer]:
-    """Return `usual` with the hub's facts, and what the hub has besides. Raises FetchFailed."""
-    hits = {hit.name: hit for hit in search(text, _MOST_HITS)}
-    listed = {offer["model"] for offer in usual}
-    local_names = {name for model in installed(places) for name in model.names}
-    others = [_offer(name, name, here=name in local_names) for name in hits if name not in listed]
-    return [_with_hub_facts(offer, hits, limit) for offer in (*usual, *others)]
+    offers = [*catalogue, *(_short_name_offer(row, names, limit) for row in matching(text))]
+    if not text:
+        return offers, None
+    try:
+        hits = {hit.name: hit for hit in search(text, _MOST_HITS)}
+    except FetchFailed as error:
+        return offers, error
+    listed = {offer["model"] for offer in offers}
+    offers += [_offer(name, name, here=name in names) for name in hits if name not in listed]
+    return [_with_hub_facts(offer, hits, limit) for offer in offers], None
 
 
 def offer_of(wanted: HubName, limit: int) -> tuple[int, Fit]:
@@ -77,7 +80,7 @@ def offer_of(wanted: HubName, limit: int) -> tuple[int, Fit]:
     with hub.explained(wanted.repo_id):
         config = hub.ask(hub.HUB.url(remote, "config.json")).json()
     of_token = token_bytes(config) if isinstance(config, dict) else None
-    return nbytes, fit_of(nbytes, of_token or usual_token_bytes(nbytes), limit)
+    return nbytes, fit_of(nbytes, of_token, limit)
 
 
 def _offer(name: str, model: str, *, here: bool) -> ModelOffer:
@@ -97,7 +100,7 @@ def _offer(name: str, model: str, *, here: bool) -> ModelOffer:
     }
 
 
-def _own_offers(
+def _catalogue_offers(
     models: Iterable[Located], local_names: set[str], limit: int
 ) -> Iterable[ModelOffer]:
     minilm = MINILM.files["model.safetensors"]
@@ -133,7 +136,7 @@ def _with_hub_facts(offer: ModelOffer, hits: Mapping[str, HubModel], limit: int)
     nbytes = hit.weight_bytes or offer["bytes"]
     fit = offer["fit"]
     if fit is None and nbytes and not hit.problem:
-        fit = fit_of(nbytes, hit.token_bytes, limit).value
+        fit = fit_of(nbytes, None if hit.chats else 0, limit).value
     return {
         **offer,
         "bytes": nbytes,
@@ -144,10 +147,6 @@ def _with_hub_facts(offer: ModelOffer, hits: Mapping[str, HubModel], limit: int)
         "gated": hit.is_gated,
         "problem": hit.problem or None,
     }
-
-
-def _matches(offer: ModelOffer, text: str) -> bool:
-    return text.lower() in f"{offer['name']} {offer['model']}".lower()
 
 
 def _starter_bytes(models: Iterable[Located]) -> int:

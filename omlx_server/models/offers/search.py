@@ -7,7 +7,6 @@ from typing import Any
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
-from omlx_server.core.memory.fit import usual_token_bytes
 from omlx_server.core.model_files.kind import ModelKind, kind_of
 from omlx_server.core.model_files.parser_signs import NO_REASONING, reasoning_parser_of
 from omlx_server.errors import FetchFailed, one_line
@@ -25,15 +24,14 @@ _BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "F4": 4}
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """`downloads` of the last month; `problem` says why it can't be served; `token_bytes` is a
-    guess by the size."""
+    """`downloads` of the last month; `problem` says why it can't be served."""
 
     name: str
     weight_bytes: int | None
     downloads: int
     is_gated: bool
     problem: str
-    token_bytes: int = 0
+    chats: bool = True
     abilities: tuple[str, ...] = ()
 
 
@@ -59,15 +57,14 @@ def _found(model: Mapping[str, Any]) -> HubModel:
     name = str(model["id"])
     config = model.get("config") or {}
     kind = kind_of(config, (), name)
-    nbytes = _nbytes((model.get("safetensors") or {}).get("parameters"))
     chats = kind is ModelKind.CHAT
     return HubModel(
         name,
-        nbytes,
+        _nbytes((model.get("safetensors") or {}).get("parameters")),
         int(model.get("downloads") or 0),
         bool(model.get("gated")),
         unfit_for_serving(config, kind) if config else "",
-        usual_token_bytes(nbytes) if nbytes and chats else 0,
+        chats,
         tuple(_abilities(config, str(model.get("pipeline_tag")))) if chats else (),
     )
 

@@ -1,7 +1,7 @@
 // What the server is doing, as it tells it once a second. It is asked only while a view that shows
 // it is open and the tab can be seen.
-import { Signal } from "../parts/signal.js";
-import { useEffect } from "../parts/ui.js";
+import { Signal, useSignal } from "../parts/signal.js";
+import { useCallback, useEffect, useRef, useState } from "../parts/ui.js";
 import { get, request } from "./client.js";
 import { about, entered, missing } from "./session.js";
 import { events } from "./sse.js";
@@ -93,4 +93,24 @@ function take(told) {
     done.set([...newest, ...earlier].slice(0, DONE));
   }
   state.set(told);
+}
+
+/** What the server tells at `path`, asked `delay` milliseconds after a change of it, of `changes` or
+ * of who sits here: what is `told`, null before it is, the last `problem`, and what asks `again`. */
+export function useAnswer(path, { delay = 0, changes = [] } = {}) {
+  const [answer, set] = useState({});
+  const count = useSignal(entered);
+  const newest = useRef();
+  newest.current = path;
+  const again = useCallback(async ({ quiet } = {}) => {
+    const [told, problem] = await get(path).then((body) => [body], (error) => [null, error]);
+    if (newest.current !== path || (problem && quiet)) return;
+    set((before) => ({ path, problem, told: told ?? (before.path === path ? before.told : null) }));
+  }, [path]);
+  useEffect(() => {
+    const timer = path && setTimeout(again, delay);
+    return () => clearTimeout(timer);
+  }, [path, count, ...changes]);
+  const { told = null, problem = null } = answer.path === path ? answer : {};
+  return { told, problem, again };
 }

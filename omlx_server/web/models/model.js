@@ -1,7 +1,7 @@
 // One model of this machine: what it holds, its other names, and what can be done with it.
 import { get, patch, post } from "../api/client.js";
 import { bytes, number, plain, plural, seconds } from "../parts/format.js";
-import { html, useLayoutEffect, useRef, useState } from "../parts/ui.js";
+import { html, useState } from "../parts/ui.js";
 
 const ALIASES = "models.aliases";
 
@@ -45,15 +45,20 @@ export function Model({ model, again, names }) {
 }
 
 function Facts({ model, here }) {
-  const facts = [
+  return FactList([
     ["Memory", here ? bytes(model.weight_bytes) : "–"],
     ["Disk", bytes(model.disk_bytes)],
     ["Context", number(model.context_length)],
     ["Idle", here ? idle(model) : "–"],
-  ];
-  if (model.adapters?.length) facts.push(["Adapters", model.adapters.map(plain).join(", ")]);
+    ["Adapters", model.adapters?.map(plain).join(", ")],
+  ]);
+}
+
+/** Names with their values; those without one are left out. */
+function FactList(facts) {
   return html`<dl class="facts">
-    ${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}
+    ${facts.map(([name, value]) => value && html`<div key=${name}><dt>${name}</dt>
+      <dd>${value}</dd></div>`)}
   </dl>`;
 }
 
@@ -78,18 +83,15 @@ function Actions({ model, here, working, act }) {
 }
 
 function Details({ model, here, run, working, names }) {
-  const facts = [
+  const facts = FactList([
     ["Path", html`<bdi class="mono">${plain(model.path)}</bdi>`],
     ["With 32k tokens of context", model.fit],
     ["Presets", model.presets.map(plain).join(", ")],
-  ];
+  ]);
   const change = (name, target) => run("alias", () => changeAlias(name, target));
   return html`<details class="more">
     <summary>Details<span class="unseen"> of ${plain(model.name)}</span></summary>
-    <dl class="facts">
-      ${facts.map(([name, value]) => value && html`<div key=${name}><dt>${name}</dt>
-        <dd>${value}</dd></div>`)}
-    </dl>
+    ${facts}
     <${Aliases} model=${model} change=${change} names=${names} />
     <${Removal} model=${model} here=${here} run=${run} working=${working} />
   </details>`;
@@ -126,8 +128,8 @@ async function changeAlias(name, target) {
 }
 
 function Removal({ model, here, run, working }) {
-  const [asking, ask] = useState(false);
   const remove = () =>
+    confirm(`Delete ${plain(model.name)}, ${bytes(model.disk_bytes)}, from the disk?`) &&
     run("remove", async () => {
       if (here) await post("admin/models/unload", { model: model.name });
       await post("admin/models/remove", { model: model.name });
@@ -135,22 +137,6 @@ function Removal({ model, here, run, working }) {
   if (model.default) {
     return html`<p class="hint">The server was started with it, so it can't be deleted here.</p>`;
   }
-  if (!asking) {
-    return html`<button class="danger" aria-label=${`Delete ${model.name}`} disabled=${!!working}
-      onClick=${() => ask(true)}>Delete</button>`;
-  }
-  return html`<${Question} words=${`Delete ${bytes(model.disk_bytes)} from the disk?`}
-    yes=${working === "remove" ? "Deleting" : "Delete it"} no="Keep it" busy=${!!working}
-    agree=${remove} close=${() => ask(false)} />`;
-}
-
-function Question({ words, yes, no, busy, agree, close }) {
-  const safe = useRef();
-  useLayoutEffect(() => safe.current.focus(), []);
-  const keys = (event) => event.key === "Escape" && close();
-  return html`<div class="row" role="group" aria-label=${words} onKeyDown=${keys}>
-    <p>${words}</p>
-    <button class="danger" disabled=${busy} onClick=${agree}>${yes}</button>
-    <button ref=${safe} onClick=${close}>${no}</button>
-  </div>`;
+  return html`<button class="danger" aria-label=${`Delete ${model.name}`} disabled=${!!working}
+    onClick=${remove}>${working === "remove" ? "Deleting" : "Delete"}</button>`;
 }

@@ -1,9 +1,8 @@
 // Models to get: the usual ones, those of the hub, and whatever has a name or an address.
-import { get } from "../api/client.js";
-import { entered } from "../api/session.js";
+import { useAnswer } from "../api/live.js";
 import { bytes, number, plain } from "../parts/format.js";
 import { useSignal } from "../parts/signal.js";
-import { html, useEffect, useState } from "../parts/ui.js";
+import { html, useState } from "../parts/ui.js";
 import { arrived, Fetches, fetches, start } from "./fetching.js";
 
 const TYPING_MS = 300;
@@ -22,8 +21,12 @@ const FITS = {
 export function Shop() {
   const [name, set] = useState("");
   const [words, search] = useState("");
-  const told = useOffers(words);
-  const resolved = useResolved(name.trim());
+  const changes = [useSignal(arrived)];
+  const offers = useAnswer(`admin/models/search?text=${encodeURIComponent(words)}`, { changes });
+  const { told: resolved } = useAnswer(
+    name.trim() && `admin/models/resolve?name=${encodeURIComponent(name.trim())}`,
+    { changes, delay: TYPING_MS },
+  );
   const running = useSignal(fetches)[name.trim()]?.runs;
   const submit = (event) => {
     event.preventDefault();
@@ -46,44 +49,8 @@ export function Shop() {
       ${resolved && html`<${Resolved} resolved=${resolved} choose=${set} />`}
     </div>
     <${Fetches} />
-    <${Offers} words=${words} told=${told} />
+    <${Offers} words=${words} ...${offers} />
   </section>`;
-}
-
-/** What there is to get. Only a search with words asks the hub, and the server does so. */
-function useOffers(words) {
-  const [told, set] = useState(null);
-  const count = useSignal(entered);
-  const came = useSignal(arrived);
-  useEffect(() => {
-    const stopping = new AbortController();
-    const path = `admin/models/search?text=${encodeURIComponent(words)}`;
-    const fail = (error) =>
-      error.name === "AbortError" || set({ words, models: [], problem: error.message });
-    get(path, { signal: stopping.signal }).then((answer) => set({ words, ...answer }), fail);
-    return () => stopping.abort();
-  }, [words, count, came]);
-  return told;
-}
-
-/** What the server says about a name, a moment after the last key, and after each arrival. */
-function useResolved(name) {
-  const [resolved, set] = useState(null);
-  const came = useSignal(arrived);
-  useEffect(() => {
-    set(null);
-    if (!name) return undefined;
-    const stopping = new AbortController();
-    const timer = setTimeout(() => {
-      const path = `admin/models/resolve?name=${encodeURIComponent(name)}`;
-      get(path, { signal: stopping.signal }).then(set, () => {});
-    }, TYPING_MS);
-    return () => {
-      clearTimeout(timer);
-      stopping.abort();
-    };
-  }, [name, came]);
-  return resolved;
 }
 
 function Resolved({ resolved, choose }) {
@@ -99,9 +66,9 @@ function Resolved({ resolved, choose }) {
     ${problem && html`<p class="problem">${plain(problem)}</p>`}`;
 }
 
-function Offers({ words, told }) {
-  if (told?.words !== words) return html`<p class="hint" role="status">Searching…</p>`;
-  const { models, problem } = told;
+function Offers({ words, told, problem: failure }) {
+  if (!told && !failure) return html`<p class="hint" role="status">Searching…</p>`;
+  const { models, problem } = failure ? { models: [], problem: failure.message } : told;
   const bestFirst = [...models].sort((one, other) => other.best - one.best);
   return html`<h3>${words ? `Models for “${plain(words)}”` : "Usual models"}</h3>
     ${problem && html`<p class="problem" role="alert">${plain(problem)}</p>`}

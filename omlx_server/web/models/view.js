@@ -1,11 +1,9 @@
 // The models: what is on this machine, and what there is to get.
-import { get } from "../api/client.js";
-import { state, useLive } from "../api/live.js";
-import { entered } from "../api/session.js";
+import { state, useAnswer, useLive } from "../api/live.js";
 import { bytes, plural } from "../parts/format.js";
 import { Problem } from "../parts/problem.js";
 import { useSignal } from "../parts/signal.js";
-import { html, useCallback, useEffect, useState } from "../parts/ui.js";
+import { html, useEffect } from "../parts/ui.js";
 import { arrived } from "./fetching.js";
 import { Model } from "./model.js";
 import { Shop } from "./shop.js";
@@ -45,23 +43,12 @@ function summary({ models, memory }, loaded) {
 
 /** The models, asked for anew when their states change, and every few seconds. */
 function useAdminModels() {
-  const [told, set] = useState(null);
-  const [problem, fail] = useState(null);
   const live = useSignal(state);
-  const count = useSignal(entered);
-  const came = useSignal(arrived);
-  const again = useCallback(async () => {
-    try {
-      set(await get("admin/models"));
-      fail(null);
-    } catch (error) {
-      fail(error);
-    }
-  }, []);
-  useEffect(() => void again(), [count, came, JSON.stringify(live?.models)]);
+  const changes = [useSignal(arrived), JSON.stringify(live?.models)];
+  const answer = useAnswer("admin/models", { changes });
   useEffect(() => {
-    const timer = setInterval(() => document.hidden || again(), LOOK_MS);
+    const timer = setInterval(() => document.hidden || answer.again(), LOOK_MS);
     return () => clearInterval(timer);
   }, []);
-  return { told, problem, again };
+  return answer;
 }

@@ -1,7 +1,13 @@
-// A block of code or JSON with a button that copies it.
-import { colour } from "./colours.js";
+// A block of code or JSON, in colours, with a button that copies it. The highlighter is loaded with
+// the first block that names a language.
+import DOMPurify from "../vendor/dompurify-3.4.18.js";
 
 const COPIED_MS = 1500;
+const LONGEST = 50_000;
+const CLEAN = { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true };
+// While code grows, it is coloured again when a part of it and some letters have come.
+const GROWTH = 1.1;
+const LETTERS = 40;
 
 export function codeBlock(text, language = "", open = false) {
   const box = document.createElement("figure");
@@ -38,6 +44,25 @@ export function setCode(box, text, open = false) {
   if (before && text.startsWith(before)) code.append(text.slice(before.length));
   else if (text !== before) code.textContent = text;
   colour(code, languageOf(box), open);
+}
+
+let highlighter = null;
+const texts = new WeakMap(); // what each element has shown in colours
+
+/** Colours a code element, whose text stays the same. `open`: more text comes. */
+async function colour(code, language, open) {
+  if (!language || code.textContent.length > LONGEST) return;
+  highlighter ??= (await import("../vendor/highlight-11.12.0.js")).default;
+  const text = code.textContent;
+  const before = texts.get(code) ?? "";
+  if (text === before || !highlighter.getLanguage(language)) return;
+  const grew = before && text.startsWith(before);
+  if (open && grew && text.length < before.length * GROWTH + LETTERS) return;
+  const { value } = highlighter.highlight(text, { language, ignoreIllegals: true });
+  const coloured = DOMPurify.sanitize(value, CLEAN);
+  if (coloured.textContent !== text) return;
+  code.replaceChildren(coloured);
+  texts.set(code, text);
 }
 
 /** Whether the text is on the clipboard now. */

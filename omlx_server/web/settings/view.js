@@ -1,28 +1,19 @@
 // The settings in force, where each came from, and changing them in the config file.
-import { get, patch, post } from "../api/client.js";
-import { entered } from "../api/session.js";
+import { patch, post } from "../api/client.js";
+import { useAnswer } from "../api/live.js";
 import { plain } from "../parts/format.js";
 import { Problem } from "../parts/problem.js";
-import { useSignal } from "../parts/signal.js";
 import { html, useEffect, useState } from "../parts/ui.js";
 import { Control } from "./control.js";
-import { Restart } from "./restart.js";
+
+const LOOK_MS = 2000;
+const QUESTION = "Restart the server? Answers that run may finish; until the model is loaded "
+  + "again, other requests fail.";
 
 export function SettingsView() {
-  const [told, set] = useState(null);
-  const [problem, fail] = useState(null);
+  const { told, problem, again } = useAnswer("admin/settings");
   const [words, search] = useState("");
   const [onlyChanged, choose] = useState(false);
-  const count = useSignal(entered);
-  const ask = ({ quiet } = {}) =>
-    get("admin/settings").then(
-      (answer) => {
-        set(answer);
-        fail(null);
-      },
-      quiet ? () => {} : fail,
-    );
-  useEffect(() => void ask(), [count]);
   const all = told?.settings ?? [];
   const wanted = plainWords(words).split(/\s+/);
   const shown = all.filter((one) => matches(one, wanted, onlyChanged));
@@ -33,8 +24,8 @@ export function SettingsView() {
         ? html`Changes are written to <bdi class="mono">${plain(told.file)}</bdi>`
         : "This server has no config file: settings can be read here, not changed."}</p>`}
     </header>
-    <${Problem} error=${problem} again=${ask} />
-    ${told && html`<${Restart} told=${told} again=${() => ask({ quiet: true })} />`}
+    <${Problem} error=${problem} again=${again} />
+    ${told && html`<${Restart} told=${told} again=${() => again({ quiet: true })} />`}
     <div class="filters">
       <label>Search <input type="search" placeholder="disk, speed, context …" value=${words}
         onInput=${(event) => search(event.target.value)} /></label>
@@ -48,10 +39,29 @@ export function SettingsView() {
         <h2 id=${`s-${name}`}>${name}</h2>
         <ul class="settings">
           ${settings.map((one) => html`<${Setting} key=${one.key} setting=${one} file=${told.file}
-            again=${ask} />`)}
+            again=${again} />`)}
         </ul>
       </section>`,
     )}
+  </div>`;
+}
+
+/** What waits for a restart, and the restart itself where a service manager does it. */
+function Restart({ told, again }) {
+  const [begun, begin] = useState(false);
+  const [problem, fail] = useState(null);
+  useEffect(() => {
+    const timer = begun && setInterval(again, LOOK_MS);
+    return () => clearInterval(timer);
+  }, [begun]);
+  const restart = () =>
+    confirm(QUESTION) && post("admin/settings/restart").then(() => begin(true), fail);
+  const waiting = told.settings.filter((one) => one.needs_restart).map((one) => one.key);
+  if (!waiting.length) return null;
+  return html`<div class="card restart" role="status">
+    <p>${begun ? "The server starts again …" : `Needs a restart: ${waiting.join(", ")}`}</p>
+    ${told.can_restart && !begun && html`<button type="button" onClick=${restart}>Restart</button>`}
+    <${Problem} error=${problem} />
   </div>`;
 }
 

@@ -2,6 +2,7 @@
 import { copy, prettyJson } from "../parts/code.js";
 import { digits, number, plain, seconds } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
+import { useOpener } from "../parts/leaving.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/ui.js";
 import { draft, keepDraft, placeOf } from "./drafts.js";
 import { Code, Markdown } from "./text.js";
@@ -15,12 +16,7 @@ export function UserMessage({ message, talk }) {
   const place = placeOf(talk.conversation);
   const field = `edit ${message.id}`;
   const [edited, edit] = useState(() => draft(place, field) && message.id);
-  const opener = useRef();
-  const wasEdited = useRef(false);
-  useEffect(() => {
-    if (wasEdited.current && !edited) opener.current.focus();
-    wasEdited.current = !!edited;
-  }, [edited]);
+  const opener = useOpener(!!edited);
   const leave = () => edit(null);
   const resend = (text) => {
     leave();

@@ -1,6 +1,7 @@
 // The list of conversations, and how they come in and go out as files.
 import { day, plural } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
+import { useOpener } from "../parts/leaving.js";
 import { useSignal } from "../parts/signal.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/ui.js";
 import { TITLE, asFile, fromFile } from "./conversation.js";
@@ -92,18 +93,12 @@ function groups(heads) {
 function Item({ head, current, hide }) {
   const title = head.title || "Untitled";
   const [renamed, edit] = useState(false);
-  const opener = useRef();
+  const opener = useOpener(renamed);
   const go = async () => {
     await remove(head.id);
     if (head.id === current) location.hash = "#talk";
   };
-  const wasRenamed = useRef(false);
-  useEffect(() => {
-    if (wasRenamed.current && document.activeElement === document.body) opener.current.focus();
-    wasRenamed.current = renamed;
-  }, [renamed]);
-  const leave = () => edit(false);
-  if (renamed) return html`<li><${Title} head=${head} leave=${leave} /></li>`;
+  if (renamed) return html`<li><${Title} head=${head} leave=${() => edit(false)} /></li>`;
   return html`<li>
     <a href=${`#talk/${head.id}`} aria-current=${head.id === current ? "page" : undefined}
       title=${day(head.changed)} dir="auto" onClick=${hide}>${title}</a>
@@ -117,26 +112,23 @@ function Item({ head, current, hide }) {
 /** The field for another title. Escape leaves it; Enter, or a click elsewhere, takes the title. */
 function Title({ head, leave }) {
   const field = useRef();
-  const left = useRef(false);
   useLayoutEffect(() => {
     field.current.focus();
     field.current.select();
   }, []);
-  const end = (title) => {
-    if (left.current) return;
-    left.current = true;
+  const take = () => {
+    const title = field.current.value.trim();
     if (title && title !== head.title) rename(head.id, title);
     leave();
   };
   const keys = (event) => {
-    if (event.isComposing) return;
-    if (event.key === "Enter") end(event.target.value.trim());
-    if (event.key !== "Escape") return;
+    if (event.isComposing || !["Enter", "Escape"].includes(event.key)) return;
     event.preventDefault();
-    end("");
+    if (event.key === "Escape") field.current.value = head.title;
+    field.current.blur();
   };
   return html`<input aria-label="Title" dir="auto" maxlength=${TITLE} value=${head.title}
-    ref=${field} onKeyDown=${keys} onBlur=${(event) => end(event.target.value.trim())} />`;
+    ref=${field} onKeyDown=${keys} onBlur=${take} />`;
 }
 
 function Files({ heads, tell }) {

@@ -1,11 +1,10 @@
 // The view in which one talks with a model: conversations at the side, one of them open.
-import { get } from "../api/client.js";
-import { entered } from "../api/session.js";
-import { useEscape } from "../parts/escape.js";
+import { useAnswer } from "../api/live.js";
+import { useEscape } from "../parts/leaving.js";
 import { Icon } from "../parts/icons.js";
 import { plain } from "../parts/format.js";
 import { useSignal } from "../parts/signal.js";
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../parts/ui.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../parts/ui.js";
 import { Composer } from "./composer.js";
 import { newConversation } from "./conversation.js";
 import { takesImages } from "./images.js";
@@ -40,16 +39,9 @@ export function TalkView({ id }) {
 
 /** The models that may be talked with, asked for again when a key was entered. */
 function useModels() {
-  const [told, set] = useState({ models: null, problem: "" });
-  const count = useSignal(entered);
-  const [tries, retry] = useState(0);
-  useEffect(() => {
-    get("v1/models").then(
-      ({ data }) => set({ models: data.filter(talks), problem: "" }),
-      (error) => set((before) => ({ ...before, problem: error.message })),
-    );
-  }, [count, tries]);
-  return { ...told, again: () => retry(tries + 1) };
+  const { told, problem, again } = useAnswer("v1/models");
+  const models = useMemo(() => told && told.data.filter(talks), [told]);
+  return { models, problem: problem?.message, again };
 }
 
 /** Whether a model makes text: embedding models do not. */

@@ -10,7 +10,7 @@ from omlx_server.service.launchd import LABEL
 from omlx_server.service.supervised import START_AGAIN
 from omlx_server.settings import KEYS
 from tests.api.admin.asking import OWNER, told
-from tests.api.harness import UNPROBED, Json, ServerProcess, serving, wait_for
+from tests.api.harness import UNPROBED, Json, ServerProcess, serving
 
 LAUNCHD = {"XPC_SERVICE_NAME": LABEL}
 
@@ -36,7 +36,7 @@ def server(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def as_it_was(server: ServerProcess) -> Iterator[None]:
     yield
     server.config.write_text(CONFIG)
-    wait_for(lambda: setting(server, "scheduler.max_queue")["value"] == 32)
+    told(server, "settings/reload", method="POST")
 
 
 def setting(server: ServerProcess, key: str) -> Json:
@@ -66,7 +66,7 @@ def test_each_says_what_it_is_and_where_it_is_from(server: ServerProcess) -> Non
     assert (queue["least"], queue["most"], queue["live"]) == (1, 100_000, True)
     assert queue["origin"] == f"file {server.config}" and not queue["needs_restart"]
     assert "from 1 to 100000" in queue["takes"]
-    assert queue["help"].startswith("How many requests may wait for a place.")
+    assert queue["help"].startswith("How many requests may wait;")
     assert "parallel" in queue["search_words"] and queue["text"] == queue["default_text"] == ""
     ping = setting(server, "server.sse_ping_seconds")
     assert (ping["text"], ping["default_text"]) == ("5 s", "5 s")

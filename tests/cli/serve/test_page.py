@@ -65,10 +65,12 @@ def test_a_terminal_of_a_desktop_opens_the_page(tmp_path: Path) -> None:
     assert page_in(said) == urls.strip() and urls.endswith("/\n")
 
 
-def opened_by_owner(home: Path, *words: str, terminal: bool = True) -> tuple[str, str]:
+def opened_by_owner(
+    home: Path, *words: str, terminal: bool = True, **environ: str
+) -> tuple[str, str]:
     token = "t" * 32
     where = {"HOME": str(home), "XDG_CONFIG_HOME": "", "DISPLAY": ":0"}
-    environ = {**where, "OMLX_ADMIN_TOKEN": token, "FAKE_TOKEN": token}
+    environ |= {**where, "OMLX_ADMIN_TOKEN": token, "FAKE_TOKEN": token}
     return opened(home, *words, terminal=terminal, **environ)
 
 
@@ -82,29 +84,22 @@ def test_the_owner_is_signed_in_by_a_file_that_nobody_else_reads(tmp_path: Path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_no_log_has_a_code(tmp_path: Path) -> None:
-    said, _ = opened_by_owner(tmp_path, terminal=False)
-    assert page_in(said).endswith("/")
-    said, _ = opened_by_owner(tmp_path, "once")
-    assert page_in(said).endswith("/")
-
-
 @pytest.mark.parametrize(
-    ("words", "environ", "terminal"),
+    ("words", "environ", "terminal", "end"),
     [
-        (("quiet",), {"DISPLAY": ":0"}, True),
-        (("once",), {"DISPLAY": ":0"}, True),
-        ((), {"DISPLAY": ":0"}, False),
-        ((), {"DISPLAY": ":0", "SSH_CONNECTION": "1.2.3.4 5 6.7.8.9 22"}, True),
-        ((), {"DISPLAY": ":0", "FAKE_PAGE": ""}, True),
+        (("quiet",), {}, True, "/#in=code-1"),
+        (("once",), {}, True, "/"),
+        ((), {}, False, "/"),
+        ((), {"SSH_CONNECTION": "1.2.3.4 5 6.7.8.9 22"}, True, "/#in=code-1"),
+        ((), {"FAKE_PAGE": ""}, True, ""),
     ],
 )
-def test_nothing_else_opens_it(
-    tmp_path: Path, words: tuple[str, ...], environ: dict[str, str], terminal: bool
+def test_nothing_else_opens_it_and_no_log_has_a_code(
+    tmp_path: Path, words: tuple[str, ...], environ: dict[str, str], terminal: bool, end: str
 ) -> None:
-    said, urls = opened(tmp_path, *words, terminal=terminal, **environ)
+    said, urls = opened_by_owner(tmp_path, *words, terminal=terminal, **environ)
     assert urls == ""
-    assert ("Page:" in said) == (environ.get("FAKE_PAGE") != "")
+    assert page_in(said).endswith(end) if end else "Page:" not in said
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omlx_server.core.memory.fit import CONTEXT, WEIGHTS_SHARE, Fit, fit_of, usual_token_bytes
+from omlx_server.core.memory.fit import CONTEXT, WEIGHTS_SHARE, Fit, fit_of
 
 GB = 10**9
 
@@ -39,5 +39,7 @@ def test_a_model_that_fits_can_be_loaded() -> None:
 
 
 def test_larger_models_are_thought_to_keep_more() -> None:
-    assert 131_072 <= usual_token_bytes(5 * GB) < 160_000
-    assert 300_000 < usual_token_bytes(40 * GB) < 350_000
+    for weights, least in ((5 * GB, 131_072), (40 * GB, 300_000)):
+        limit = round((weights + least * CONTEXT) / 0.95)
+        assert fit_of(weights, None, limit) is Fit.TIGHT
+        assert fit_of(weights, None, round(1.25 * limit)) is Fit.FITS

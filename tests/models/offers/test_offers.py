@@ -7,7 +7,7 @@ import pytest
 from omlx_server.core.memory.fit import Fit
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.hub.names import HubName
-from omlx_server.models.offers.offers import offer_of, offers_of_hub, usual_offers
+from omlx_server.models.offers.offers import find_offers, offer_of
 from tests.models import fake_hub
 from tests.models.directories import Places, make
 from tests.models.fake_hub import HubAt
@@ -25,14 +25,11 @@ def model(name: str, gigabytes: float, **more: object) -> dict[str, object]:
 
 def test_usual_models_say_what_they_need_and_can(tmp_path: Path) -> None:
     make(tmp_path / "mlx-community" / "Qwen3-4B-4bit")
-    offers = {o["name"]: o for o in usual_offers("", Places([tmp_path]), LIMIT)}
+    offers = {o["name"]: o for o in find_offers("", Places([tmp_path]), LIMIT)[0]}
     assert offers["qwen3-4b"]["here"] and not offers["qwen3.5-9b"]["here"]
     assert offers["qwen3.5-9b"]["abilities"] == ["tools", "thinking", "images"]
     fits = {name: offers[name]["fit"] for name in ("qwen3.5-9b", "phi-4", "llama3.3-70b")}
     assert fits == {"qwen3.5-9b": "fits", "phi-4": "fits", "llama3.3-70b": "too large"}
-    assert [o["name"] for o in usual_offers("coder", Places([tmp_path]), LIMIT)] == [
-        *("qwen2.5-coder-7b", "qwen3-coder-30b")
-    ]
 
 
 def test_the_hubs_models_are_judged_by_their_size(tmp_path: Path, hub_at: HubAt) -> None:
@@ -43,10 +40,10 @@ def test_the_hubs_models_are_judged_by_their_size(tmp_path: Path, hub_at: HubAt)
         {"id": "acme/bare"},
         {"id": "mlx-community/phi-4-4bit", "downloads": 9, "config": LLAMA},
     ]
-    places = Places([tmp_path])
     with fake_hub.serve("a/b", {}, models=models) as (address, asked):
         hub_at(address)
-        offers = offers_of_hub("phi-4", usual_offers("phi-4", places, LIMIT), places, LIMIT)
+        offers, error = find_offers("phi-4", Places([tmp_path]), LIMIT)
+    assert error is None
     by_name = {offer["name"]: offer for offer in offers}
     assert next(iter(by_name)) == "phi-4" and by_name["phi-4"]["downloads"] == 9
     fits = {name.removeprefix("acme/"): offer["fit"] for name, offer in by_name.items()}

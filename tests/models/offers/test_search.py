@@ -34,10 +34,15 @@ def test_what_the_hub_tells_is_found(hub_at: HubAt) -> None:
         hub_at(address)
         found = search("llama 1b", 20)
     assert found == [
-        HubModel("mlx-community/Llama-3.2-1B-Instruct-4bit", 680_000, 12_345, False, "", 131_075),
+        HubModel("mlx-community/Llama-3.2-1B-Instruct-4bit", 680_000, 12_345, False, ""),
         HubModel("acme/closed", None, 7, True, ""),
         HubModel(
-            "acme/whisper", None, 3, False, "is WhisperModel: no model to chat, to embed or to rank"
+            "acme/whisper",
+            None,
+            3,
+            False,
+            "is WhisperModel: no model to chat, to embed or to rank",
+            chats=False,
         ),
         HubModel("acme/bare", None, 0, False, ""),
     ]
