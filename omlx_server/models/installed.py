@@ -26,7 +26,7 @@ from omlx_server.models.other_programs import LLAMA_CPP, LM_STUDIO, OLLAMA, prog
 from omlx_server.models.vision import lacks_for_images
 
 _WEIGHTS = {".safetensors", *layout.OTHER_WEIGHTS} - {".gguf"}
-_UNFINISHED = "not all of it is here; `omlx-server pull` goes on"
+_UNFINISHED = "not all of it is here: pull it again to get the rest"
 
 
 class ModelOrigin(Enum):

@@ -241,7 +241,7 @@ def use_models(page: Page) -> None:
     button(model, "Pin org/other").click()
     button(model, "Unpin org/other").click()
     button(model, "Unload org/other").click()
-    expect(model.locator(".badge").first).to_have_text("absent")
+    expect(model.locator(".badge").first).to_have_text("not loaded")
 
 
 def use_shop(page: Page) -> None:

@@ -64,6 +64,10 @@ def test_a_search_looks_into_titles_texts_and_versions(visits: Visits) -> None:
         expect(page.get_by_text("No conversation has these words.")).to_be_visible()
         search.fill("")
         expect(listed).to_have_count(2)
+        search.press_sequentially("purr ")
+        expect(listed).to_have_count(1)
+        search.press_sequentially("they")  # the space before it has stayed
+        expect(search).to_have_value("purr they")
 
 
 def test_a_title_is_changed_and_keeps_its_place(visits: Visits) -> None:

@@ -53,6 +53,13 @@ def test_a_file_of_ours_is_short_and_names_no_other_host(path: Path) -> None:
     assert not re.search(r"\son\w+=\"|<script>|dangerouslySetInnerHTML|innerHTML|eval\(", text)
 
 
+def test_no_space_before_or_after_a_link_is_lost() -> None:
+    """htm drops the white space at a line's end."""
+    lost = re.compile(r"[\w,.;:]\n\s*<(?:a|bdi|code|span|strong)\b|</(?:a|bdi|code|strong)>\n\s*\w")
+    for path in OWN:
+        assert path.suffix != ".js" or not lost.search(path.read_text(encoding="utf-8")), path
+
+
 def test_every_import_leads_to_a_file() -> None:
     for path in OWN:
         if path.suffix != ".js":

@@ -108,7 +108,7 @@ def test_each_view_fits_and_is_accessible(
     def look(page: Page) -> list[Any]:
         return violations(page, axe) if looks else []
 
-    with visits.open(width=width, scheme=scheme) as page:
+    with visits.open(width=width, scheme=scheme, touch=width < 500) as page:
         shown(page, "talk")
         answer_with(
             page,
@@ -153,6 +153,15 @@ def settle(page: Page, view: str) -> None:
         expect(page.get_by_role("region", name="Comparison")).to_be_visible()
     if view == "settings":
         expect(page.get_by_role("heading", name="server", exact=True)).to_be_visible()
+
+
+def test_a_phone_does_not_zoom_into_a_field(visits: Visits) -> None:
+    """Safari does so where the letters of a field are smaller than 16 pixels."""
+    with visits.open("settings", width=390, touch=True) as page:
+        settle(page, "settings")
+        sizes = "(fields) => fields.map((field) => parseFloat(getComputedStyle(field).fontSize))"
+        fields = page.locator("input, select, textarea")
+        assert min(fields.evaluate_all(sizes)) >= 16
 
 
 def test_the_theme_is_kept_and_the_keyboard_reaches_all_of_it(visits: Visits) -> None:

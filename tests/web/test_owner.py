@@ -17,7 +17,7 @@ def test_a_model_is_loaded_pinned_and_unloaded(visits: Visits) -> None:
         expect(model.get_by_text("pinned")).to_be_visible()
         model.get_by_role("button", name="Unpin org/other").click()
         model.get_by_role("button", name="Unload org/other").click()
-        expect(model.locator(".badge").first).to_have_text("absent")
+        expect(model.locator(".badge").first).to_have_text("not loaded")
 
 
 def test_a_live_setting_is_changed_and_a_bad_value_refused(

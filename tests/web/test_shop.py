@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from playwright.sync_api import Dialog, Locator, Page, expect
+from playwright.sync_api import Dialog, Locator, Page, Route, expect
 
 from tests.api.harness import ServerProcess
 from tests.models.fake_hub import Faults
@@ -48,16 +48,19 @@ def test_a_model_is_searched_for_paused_resumed_and_deleted(
         offer.get_by_role("button", name=f"Get {NAME}").click()
         bar = page.get_by_role("progressbar", name=f"Download of {NAME}")
         expect(bar).to_be_visible()
-        page.goto(f"{visits.url}/#settings")
-        shown(page, "settings")
-        page.goto(f"{visits.url}/#models")
+        look_elsewhere(page)
         page.get_by_role("button", name=f"Pause {NAME}").click()
         expect(page.locator(".fetch").get_by_text("paused")).to_be_visible()
         assert not weights.exists()
+        page.route("**/admin/models", tell_of_half_a_model)
+        look_elsewhere(page)
+        expect(page.locator(".model").filter(has_text="org/other")).to_be_visible()
+        model = page.locator(".model").filter(has_text=NAME)
+        expect(model).to_have_count(0)  # what is on its way has not failed
+        page.unroute("**/admin/models")
         faults.rate = 0
         page.get_by_role("button", name=f"Resume {NAME}").click()
-        model = page.locator(".model").filter(has_text=NAME)
-        expect(model.locator(".badge").first).to_have_text("absent")
+        expect(model.locator(".badge").first).to_have_text("not loaded")
         expect(page.locator(".fetch")).to_have_count(0)
         assert weights.is_file()
         pull_again(page)
@@ -85,12 +88,25 @@ def refuse_deletion(page: Page, button: Locator) -> None:
     assert question.startswith(f"Delete {NAME}, ")
 
 
+def look_elsewhere(page: Page) -> None:
+    page.evaluate("location.hash = 'settings'")
+    shown(page, "settings")
+    page.evaluate("location.hash = 'models'")
+
+
+def tell_of_half_a_model(route: Route) -> None:
+    told = route.fetch().json()
+    half = {"name": NAME, "names": [NAME], "state": "failed"}
+    route.fulfill(json=told | {"models": [*told["models"], told["models"][0] | half]})
+
+
 def pull_again(page: Page) -> None:
     """What is here is checked, and nothing is fetched; the hub knows no org/other."""
     page.get_by_label("Model", exact=True).fill("org/other")
     page.get_by_role("button", name="Pull").click()
     problem = page.locator(".fetch").get_by_role("alert")
     expect(problem).to_contain_text("org/other was not found on Hugging Face")
+    expect(page.locator(".fetch").get_by_role("progressbar")).to_have_count(0)
     page.get_by_role("button", name="Dismiss org/other").click()
     page.get_by_label("Model", exact=True).fill(NAME)
     page.get_by_role("button", name="Pull").click()

@@ -49,7 +49,7 @@ def test_each_wait_is_said(visits: Visits) -> None:
         waiting = answer.locator(".waiting")
         expect(waiting).to_have_text("Loading org/tiny, 13 s")
         tell(page, place="queued", waits_for="rows", before=2)
-        expect(waiting).to_have_text("In the queue behind 2 requests, waiting for rows")
+        expect(waiting).to_have_text("In the queue behind 2 requests, waiting for a free place")
         tell(page, place="prefilling")
         expect(waiting).to_have_text("Reading the prompt: 2,000 of 8,000 tokens, 512 tok/s")
         bar = page.get_by_role("progressbar", name="Tokens of the prompt that are read")

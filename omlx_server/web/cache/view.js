@@ -52,7 +52,7 @@ export function CacheView() {
               ? html`<${BlockMap} key=${model} model=${model}
                   change=${JSON.stringify(shown.counters)} />`
               : html`<p class="empty">It is not loaded now, so it has no blocks in memory.</p>`}`
-        : html`<p class="empty">No model is loaded, so nothing is cached in memory.
+        : html`<p class="empty">Nothing is cached in memory, as no model is loaded.${" "}
             <a href="#models">Load one</a> or talk with one.</p>`}
       ${live?.cold && html`<p class="hint">${written(live.cold)}</p>`}
     </section>

@@ -62,15 +62,16 @@ export function Fetches() {
 
 function Fetch({ name, progress, runs, problem }) {
   const label = (words) => `${words} ${name}`;
+  const resume = problem ? "Try again" : "Resume";
   return html`<li class="fetch">
     <p><bdi>${plain(name)}</bdi>${!runs && !problem && html` <span class="badge">paused</span>`}</p>
-    <${Bar} name=${name} progress=${progress} />
+    ${(runs || progress.total > 0) && html`<${Bar} name=${name} progress=${progress} />`}
     <div class="row">
       ${runs
         ? html`<button key="pause" aria-label=${label("Pause")}
             onClick=${() => stopping.get(name)?.abort()}>Pause</button>`
-        : html`<button key="resume" aria-label=${label("Resume")}
-              onClick=${() => start(name)}>Resume</button>
+        : html`<button key="resume" aria-label=${label(resume)}
+              onClick=${() => start(name)}>${resume}</button>
             <button key="dismiss" class="quiet" aria-label=${label("Dismiss")}
               onClick=${() => forget(name)}>Dismiss</button>`}
     </div>
@@ -85,7 +86,8 @@ function Bar({ name, progress: { stage, done, total } }) {
     <progress aria-label=${`Download of ${plain(name)}`}
       ...${total > 0 ? { max: total, value: done } : {}}></progress>
     <p class="hint">
-      ${plain(stage)}${total > 0 && `: ${count(done)} of ${count(total)} (${share(done, total)})`}
+      ${stage === "look" ? "asking the hub" : plain(stage)}${total > 0 &&
+      `: ${count(done)} of ${count(total)} (${share(done, total)})`}
     </p>
   </div>`;
 }

@@ -32,7 +32,8 @@ export function Model({ model, again, names }) {
         0 && html`; also <bdi>${others.map(plain).join(", ")}</bdi>`}
       </p>
     </div>
-    <p class="state"><span class=${`badge ${model.state}`}>${model.state}</span>
+    <p class="state"><span class=${`badge ${model.state}`}>
+        ${model.state === "absent" ? "not loaded" : model.state}</span>
       ${model.pinned && html`<span class="badge pinned">pinned</span>`}
       ${model.in_use > 0 &&
       html`<span class="badge busy">${plural(model.in_use, "request")}</span>`}

@@ -41,8 +41,8 @@ export function Shop() {
           spellcheck="false" autocapitalize="off" value=${name}
           onInput=${(event) => set(event.target.value)} />
       </label>
-      <button type="submit">${name.trim() ? "Search the hub" : "Show usual models"}</button>
-      <button class="primary" type="button" disabled=${!name.trim() || running}
+      <button class="primary">${name.trim() ? "Search the hub" : "Show usual models"}</button>
+      <button type="button" disabled=${!name.trim() || running}
         onClick=${() => start(name.trim())}>Pull</button>
     </form>
     <div class="resolved" aria-live="polite">
@@ -89,8 +89,7 @@ function Offer({ offer }) {
     <p class="figures">${figures(offer)}</p>
     <p class="state">
       ${fit && html`<span class=${`badge ${fit.replace(" ", "-")}`} title=${FITS[fit]}>
-        ${fit}</span>`}
-      ${best && html`<span class="badge loaded">best that fits</span>`}
+        ${best ? "best that fits" : fit}</span>`}
       ${abilities.map((each) => html`<span key=${each} class="badge">${each}</span>`)}
       ${gated && html`<span class="badge">gated</span>`}
     </p>

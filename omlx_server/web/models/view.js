@@ -4,7 +4,7 @@ import { bytes, plural } from "../parts/format.js";
 import { Problem } from "../parts/problem.js";
 import { useSignal } from "../parts/signal.js";
 import { html, useEffect } from "../parts/ui.js";
-import { arrived } from "./fetching.js";
+import { arrived, fetches } from "./fetching.js";
 import { Model } from "./model.js";
 import { Shop } from "./shop.js";
 
@@ -14,6 +14,8 @@ export function ModelsView() {
   useLive();
   const { told, problem, again } = useAdminModels();
   const loaded = told?.models.filter((model) => model.state === "loaded") ?? [];
+  const under = useSignal(fetches);
+  const here = told?.models.filter(({ name, state }) => state !== "failed" || !under[name]);
   const names = told?.models.flatMap((model) => model.names) ?? [];
   return html`<div class="view">
     <header class="head">
@@ -22,12 +24,10 @@ export function ModelsView() {
     </header>
     <${Problem} error=${problem} again=${again} />
     ${told && html`<section class="card" aria-label="Models on this machine">
-      ${told.models.length
+      ${here.length
         ? html`<ul class="models">
-            ${told.models.map(
-              (one) => html`<${Model} key=${one.name} model=${one} again=${again}
-                names=${names} />`,
-            )}
+            ${here.map((one) => html`<${Model} key=${one.name} model=${one} again=${again}
+              names=${names} />`)}
           </ul>`
         : html`<p class="empty">No model is on this machine yet. Get one below.</p>`}
     </section>`}

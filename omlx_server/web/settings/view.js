@@ -114,6 +114,7 @@ function Setting({ setting, file, again }) {
   const id = `set-${setting.key}`;
   const usual = setting.default_text || JSON.stringify(setting.default);
   const fixed = setting.by_hand || /^(flag|env)\b/.test(setting.origin);
+  const where = setting.by_hand ? "on the server's machine" : "where the server is started";
   return html`<li class="setting">
     <div class="what">
       <label class="mono" for=${id}>${name}</label>
@@ -122,8 +123,8 @@ function Setting({ setting, file, again }) {
     <div class="value">
       <${Control} id=${id} setting=${setting} change=${file && !fixed ? change : null} />
       <p class="hint">
-        ${plain(setting.origin)}${fixed ? ": can't be changed here" : ""}
-        ${!fixed && !setting.live ? ", needs a restart" : ""}
+        ${plain(setting.origin)}${fixed && `: can be changed ${where} only`}
+        ${!fixed && !setting.live && !setting.needs_restart && ", needs a restart"}
         ${setting.needs_restart && html` <span class="badge busy">restart to apply</span>`}
         ${file && !fixed && setting.origin.startsWith("file ") && html` <button type="button"
           class="reset" onClick=${reset}>Reset to ${usual}</button>`}

@@ -14,7 +14,7 @@ const SEARCH_MS = 150;
 export function Sidebar({ shown, hide, current }) {
   const heads = useSignal(stored.heads);
   const [words, search] = useState("");
-  const hits = useSearch(words, heads);
+  const hits = useSearch(words.trim(), heads);
   const shownHeads = hits ? heads.filter(({ id }) => hits.has(id)) : heads;
   const [outcome, tell] = useState({});
   const box = useRef();
@@ -42,7 +42,7 @@ export function Sidebar({ shown, hide, current }) {
     </header>
     ${heads.length > 0 && html`<input type="search" class="search" placeholder="Search"
       aria-label="Search conversations" value=${words}
-      onInput=${(event) => search(event.target.value.trim())} />`}
+      onInput=${(event) => search(event.target.value)} />`}
     <div class="conversations">
       ${groups(shownHeads).map(([name, inGroup]) => html`<section key=${name}>
         <h2>${name}</h2>

@@ -12,8 +12,7 @@ import { Answer, ToolMessage, UserMessage } from "./message.js";
 import { Options } from "./options.js";
 import { Sidebar } from "./sidebar.js";
 import * as stored from "./stored.js";
-import { Talk, hold, open } from "./talk.js";
-import { Undo } from "./undo.js";
+import { Talk, bin, hold, open, restore } from "./talk.js";
 
 const LAST_MODEL = "omlx.model";
 const NEAR = 80; // pixels from the end within which the view follows a stream
@@ -176,12 +175,30 @@ function Empty({ models, hasModel }) {
   if (models && !models.length) {
     return html`<div class="empty">
       <h2>No model here yet</h2>
-      <p>Get one in <a href="#models">Models</a>, or with
-        <code>omlx-server pull NAME</code>.</p>
+      <p>Get one in <a href="#models">Models</a>, or with <code>omlx-server pull NAME</code>.</p>
     </div>`;
   }
   return html`<div class="empty">
     <h2>${hasModel ? "What shall we talk about?" : " "}</h2>
     <p>Conversations stay in this browser.</p>
   </div>`;
+}
+
+/** Tells of the conversation that was deleted last, and brings it back. */
+function Undo({ hide }) {
+  const deleted = useSignal(bin).at(-1);
+  const button = useRef();
+  useEffect(() => button.current?.focus(), [deleted]);
+  if (!deleted) return null;
+  const undo = async () => {
+    const id = await restore();
+    hide();
+    location.hash = `#talk/${id}`;
+  };
+  return html`<p class="undo" role="status">
+    <span>Deleted: <bdi>${deleted.talk.conversation.title || "Untitled"}</bdi></span>
+    <button ref=${button} onClick=${undo}>Undo</button>
+    <button class="icon-only" aria-label="Dismiss" title="Delete for good"
+      onClick=${() => bin.set([])}><${Icon} name="close" /></button>
+  </p>`;
 }

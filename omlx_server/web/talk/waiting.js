@@ -48,7 +48,7 @@ function inWords(request, before) {
   }
   if (place === "queued") {
     const behind = before ? `In the queue behind ${plural(before, "request")}` : "In the queue";
-    return cause ? `${behind}, waiting for ${cause}` : behind;
+    return cause ? `${behind}, waiting for ${cause.replace("rows", "a free place")}` : behind;
   }
   if (place === "restoring") return "Loading what the cache has of the prompt from the disk";
   if (place === "paused") return "Paused, as others need the memory";
