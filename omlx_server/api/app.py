@@ -25,7 +25,7 @@ from omlx_server.api.description import document as description
 from omlx_server.api.http import errors
 from omlx_server.api.http.anthropic_errors import REQUEST_ID as ANTHROPIC_ID
 from omlx_server.api.http.bodies import BODY
-from omlx_server.api.http.exchange import REQUEST_ID, Exchanges
+from omlx_server.api.http.exchange import REQUEST_ID, Exchanges, current_exchange
 from omlx_server.api.metrics import metrics
 from omlx_server.api.ollama import models as ollama_models
 from omlx_server.api.ollama import pull as ollama_pull
@@ -97,6 +97,7 @@ class Entrance:
         context = scope[CONTEXT] = scope["app"].state.context
         client = client_of(Request(scope))
         CLIENT.set(client)
+        current_exchange().client = client
         scope[BODY] = lambda: context.traffic.bodies.begin(client)
         guarded: ASGIApp = AccessGuard(self._app, context)
         if context.cors_origins:

@@ -9,7 +9,7 @@ from pathlib import Path
 from omlx_server.errors import ModelUnavailable, NoPlaceForModels, system_errors_as
 from omlx_server.models import layout, staging
 from omlx_server.models.hub import hub
-from omlx_server.models.hub.download import DOWNLOADS, PARTS
+from omlx_server.models.hub.download import DOWNLOADS, PARTS, is_locked, lock_of
 from omlx_server.models.installed import Installed, ModelOrigin
 
 
@@ -31,9 +31,11 @@ def remove(model: Installed, dirs: Sequence[Path]) -> int:
     """Return the bytes that are freed. Raises ModelUnavailable for a model outside all
     directories of models, or one that can't be removed."""
     root = None if model.source is ModelOrigin.HUB else _root_of(model.path, dirs)
-    freed = freed_by(model)
     problem = f"{model.path} can't be removed"
     with system_errors_as(NoPlaceForModels, problem, "Look at who owns it."):
+        if is_locked(lock_of(model.names[0], root)):
+            raise ModelUnavailable(f"{model.names[0]} is being downloaded", hint="Stop that first.")
+        freed = freed_by(model)
         if root is None:
             hub.HUB.delete(model.names[0])
         else:
@@ -57,8 +59,10 @@ def _root_of(path: Path, dirs: Sequence[Path]) -> Path:
 
 def _remove_below(root: Path, path: Path) -> None:
     aside = Path(tempfile.mkdtemp(prefix=f"{staging.STAGING}{os.getpid()}-", dir=root))
-    path.rename(aside / "model")
-    shutil.rmtree(aside)
+    try:
+        path.rename(aside / "model")
+    finally:
+        shutil.rmtree(aside)
     if path.parent != root and not any(path.parent.iterdir()):
         path.parent.rmdir()  # its organisation has no other model
     _remove_parts(root / DOWNLOADS)
@@ -66,5 +70,6 @@ def _remove_below(root: Path, path: Path) -> None:
 
 def _remove_parts(downloads: Path) -> None:
     """Remove the parts when no download is left: they are named by their contents."""
-    if downloads.is_dir() and all(path.name == PARTS for path in downloads.iterdir()):
+    is_unused = downloads.is_dir() and all(path.name == PARTS for path in downloads.iterdir())
+    if is_unused and not any(map(is_locked, (downloads / PARTS).glob("*.lock"))):
         shutil.rmtree(downloads)

@@ -31,6 +31,9 @@ _TEMPLATE = """\
 [Unit]
 Description=omlx-server, an OpenAI-compatible server of local language models
 {order}
+# It is never given up: its owner may restart it often, and the server's own pause grows with each
+# start that fails.
+StartLimitIntervalSec=0
 
 [Service]
 Type=notify
@@ -67,16 +70,11 @@ SystemCallArchitectures=native
 [Install]
 WantedBy={target}
 """
-_USER_ORDER = """\
-After=network.target
-StartLimitIntervalSec=300
-StartLimitBurst=5"""
+_USER_ORDER = "After=network.target"
 _SYSTEM_ORDER = """\
 After=network-online.target
 Wants=network-online.target
-RequiresMountsFor={mounts}
-# It is never given up: the server's own pause grows with each start that fails.
-StartLimitIntervalSec=0"""
+RequiresMountsFor={mounts}"""
 # Nothing about devices or the clock, which would close the devices of GPUs.
 _SYSTEM_HARDENING = """\
 CapabilityBoundingSet=
@@ -186,7 +184,7 @@ class Systemd:
 
     @property
     def _forgive(self) -> RunCommand:
-        """Clears the count of failures, after too many of which systemd refuses to start it."""
+        """Clears the last failure, which a removed unit would be listed with."""
         return self._systemctl("reset-failed", UNIT, may_fail=True)
 
     def _systemctl(self, *words: str, may_fail: bool = False) -> RunCommand:

@@ -1,8 +1,10 @@
 """Finds, fetches and removes models for a running server."""
 
+import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
+from pathlib import Path
 
 from omlx_server.api.models.listing import (
     MOST_AT_ONCE,
@@ -11,7 +13,7 @@ from omlx_server.api.models.listing import (
     ModelOffers,
     ModelResolved,
 )
-from omlx_server.errors import ModelUnavailable
+from omlx_server.errors import Conflict, ModelUnavailable
 from omlx_server.models import catalogue
 from omlx_server.models.hub.names import hub_name
 from omlx_server.models.installed import installed_models
@@ -63,12 +65,19 @@ class DiskFetcher:
         offers, error = find_offers(text, settings.models, limit)
         return {"models": offers, "problem": error.message if error else None}
 
-    def remove(self, name: str) -> int:
+    def remove(self, name: str, in_use: Collection[Path]) -> int:
         models = self._known.settings.models
-        for model in installed_models(models):
-            if model.names[0] == name:
-                return remove(model, models.dirs)
-        raise ModelUnavailable(f"There is no model {name!r} here")
+        model = next((m for m in installed_models(models) if m.names[0] == name), None)
+        if model is None:
+            raise ModelUnavailable(f"There is no model {name!r} here")
+        started_with = [self._known.directory(one.load_request.key) for one in self._known.first()]
+        # Real paths: it may be served by another name, through a link.
+        place = os.path.realpath(model.path)
+        if place in map(os.path.realpath, filter(None, started_with)):
+            raise Conflict("the server was started with this model, so it stays")
+        if place in map(os.path.realpath, in_use):
+            raise Conflict("the model is in use: unload it first")
+        return remove(model, models.dirs)
 
     def fetch(self, name: str, progress: ProgressListener) -> ModelFetched:
         settings = self._known.settings

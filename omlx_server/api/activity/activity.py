@@ -1,10 +1,13 @@
 """Reports on requests, memory, models and caches. Runs on the asyncio thread."""
 
+from itertools import takewhile
+
 from omlx_server import clock
 from omlx_server.api.activity import answers
 from omlx_server.api.activity.history import MemoryHistory, RecentExchanges
 from omlx_server.api.activity.live import Broadcast
 from omlx_server.api.activity.requests_at_work import StandingsPoll, describe_requests
+from omlx_server.api.http.exchange import Exchange
 from omlx_server.api.http.sse import named_events
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.listing import ModelListing
@@ -32,19 +35,21 @@ class Activity:
         self.live = Broadcast(self._make_state_event)
 
     async def requests(self) -> answers.Requests:
-        return {"at_work": await self._at_work(), "done": self.recent.done()}
-
-    async def progress(self, id: str) -> answers.Progress:
         at_work = await self._at_work()
-        at = next((at for at, one in enumerate(at_work) if one["id"] == id), None)
-        if at is None:
-            return {"request": None, "before": 0}
-        request = at_work[at]
-        waiting = (one for one in at_work[:at] if one["place"] in _WAITING_PLACES)
-        before = sum(one["model"] == request["model"] for one in waiting)
-        return {"request": request, "before": before}
+        return {"at_work": list(at_work.values()), "done": self.recent.done()}
 
-    async def _at_work(self) -> list[answers.RequestAtWork]:
+    async def progress(self, id: str, client: bytes) -> answers.Progress:
+        at_work = await self._at_work()
+        sent = (one for one in at_work if one.id == id and one.client == client)
+        asked = next(sent, None)
+        if asked is None:
+            return {"request": None, "before": 0}
+        earlier = takewhile(lambda one: one is not asked, at_work)
+        same_model = (at_work[one] for one in earlier if one.model == asked.model)
+        before = sum(one["place"] in _WAITING_PLACES for one in same_model)
+        return {"request": at_work[asked], "before": before}
+
+    async def _at_work(self) -> dict[Exchange, answers.RequestAtWork]:
         standings = await self._standings_poll.latest(self.recent.under_way())
         # Read anew, as requests may have ended during the await.
         under_way = self.recent.under_way()
@@ -64,7 +69,7 @@ class Activity:
         state: answers.LiveState = {
             "type": "state",
             "memory": self.memory.sample_now(),
-            "requests": {"at_work": at_work},
+            "requests": {"at_work": list(at_work.values())},
             "done": self.recent.done(ended_before),
             "models": [_describe_model(self._models, listing) for listing in listings],
             "cache": [

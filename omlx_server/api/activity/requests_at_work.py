@@ -38,16 +38,16 @@ def describe_requests(
     paces: Mapping[Exchange, float],
     loaded: Collection[str],
     now: float,
-) -> list[RequestAtWork]:
+) -> dict[Exchange, RequestAtWork]:
     """Return the states of requests that are in the engine or wait for their model to load.
     `paces` are prompt tokens a second; `loaded` names models; `now` is clock.now()."""
-    at_work = []
+    at_work = {}
     for exchange in under_way:
         is_in_engine = bool(exchange.phases)
         waits_for_model = bool(exchange.model) and exchange.model not in loaded
         if is_in_engine or waits_for_model:
-            pace = paces.get(exchange)
-            at_work.append(_describe_request(exchange, standings.get(exchange, ()), pace, now))
+            pace, its_standings = paces.get(exchange), standings.get(exchange, ())
+            at_work[exchange] = _describe_request(exchange, its_standings, pace, now)
         if len(at_work) == MOST_REQUESTS:
             break
     return at_work

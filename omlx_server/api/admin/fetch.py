@@ -25,7 +25,6 @@ from omlx_server.api.models.listing import (
     ModelOffers,
     ModelResolved,
 )
-from omlx_server.engine.pool.entry import Phase
 from omlx_server.errors import (
     BadRequest,
     Conflict,
@@ -87,20 +86,16 @@ async def search(request: Request, text: str = "") -> Response:
 @router.post("/admin/models/remove", openapi_extra=_REMOVE)
 async def remove(request: Request) -> Response:
     """Remove a model's files from the disk, by the name that /admin/models tells first. A loaded
-    model stays, and so does the one that the server was started with."""
+    model stays, and so do those that the server was started with."""
     body = await body_of(request, ModelName)
     fetcher, models = _fetcher(request), context_of(request).models
     listings = [*models.known(), *models.catalogue.broken()]
-    listing = next((each for each in listings if each.names[0] == body.model), None)
-    if listing is None:
+    if all(listing.names[0] != body.model for listing in listings):
         raise ModelNotFound(f"There is no model {body.model[:200]!r} here", param="model")
-    if listing is listings[0] and not listing.problem:
-        raise Conflict("the server was started with this model, so it stays")
-    entry = models.pool.entry(listing.load_request.key)
-    if entry is not None and entry.phase not in (Phase.ABSENT, Phase.FAILED):
-        raise Conflict(f"the model is {entry.phase.value}: unload it first")
     try:
-        freed = await asyncio.to_thread(fetcher.remove, body.model)
+        async with models.pool.paused() as keys:
+            in_use = [path for key in keys if (path := models.catalogue.directory(key))]
+            freed = await asyncio.to_thread(fetcher.remove, body.model, in_use)
     except ModelUnavailable as error:
         raise Conflict(error.with_hint) from None
     await models.catalogue.refresh(anew=True)

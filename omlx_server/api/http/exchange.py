@@ -96,6 +96,7 @@ class Exchange:
     encoded: int = 0  # tokens of an encoder
     body: int = 0  # bytes
     warnings: list[str] = field(default_factory=list)
+    client: bytes = b""  # as CLIENT
 
 
 class ExchangeLog(Protocol):

@@ -1,7 +1,7 @@
 """The models that a request may name, and interfaces to their files, caches and downloads."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -157,8 +157,9 @@ class ModelFetcher(Protocol):
     def search(self, text: str) -> ModelOffers:
         """Return the usual models; with a text those that match, and the hub's."""
 
-    def remove(self, name: str) -> int:
-        """Remove a model by its first name; return its bytes. Raises ModelUnavailable."""
+    def remove(self, name: str, in_use: Collection[Path]) -> int:
+        """Remove the files of the model with this first name, and return their bytes. Raises
+        ModelUnavailable, and Conflict for one of the directories `in_use`."""
 
     def fetch(self, name: str, progress: ProgressListener) -> ModelFetched:
         """Fetch a model and check its files. What `progress` raises ends it; a later call

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omlx_server.errors import UsageError
 from omlx_server.service.managers import Manager, login_manager, manager_here, system_manager
-from omlx_server.service.steps import CheckReadable, RunCommand, Step
+from omlx_server.service.steps import CheckReadable, Remove, RunCommand, Step
 from omlx_server.settings import Loaded
 from omlx_server.settings.types import expanded
 
@@ -59,11 +59,19 @@ def program_files() -> tuple[Path, ...]:
 
 def steps_replacing(manager: Manager) -> list[Step]:
     """Return the steps that remove the login services that this one takes over from."""
-    return [
-        replace(step, may_fail=True) if isinstance(step, RunCommand) else step
-        for other in _login_services(manager).values()
-        for step in other.uninstall()
-    ]
+    services = _login_services(manager).items()
+    return [_of_user(step, name) for name, other in services for step in other.uninstall()]
+
+
+def _of_user(step: Step, user: str) -> Step:
+    """Let a step fail, or leave a file to its user: they could lead root elsewhere by a link."""
+    match step:
+        case RunCommand():
+            return replace(step, may_fail=True)
+        case Remove():
+            return replace(step, user=user)
+        case _:
+            return step
 
 
 def notes_on_replaced(manager: Manager) -> Iterator[str]:

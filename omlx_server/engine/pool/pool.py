@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -138,6 +138,13 @@ class ModelPool(Generic[M]):
         entry = self._entries.get(key)
         if entry is not None and entry.model is not None:
             entry.keep_seconds = seconds
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncGenerator[list[str], None]:
+        """Load and unload nothing meanwhile. Yield the keys of models that are in use."""
+        async with self._turn:
+            entries = self._entries.items()
+            yield [key for key, entry in entries if entry.model is not None or entry.waiters]
 
     def start(self) -> None:
         self._spawn(self._unload_expired_forever())

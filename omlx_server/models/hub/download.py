@@ -106,7 +106,7 @@ def download(
         _finish_update(name, models_dir, progress)
     remote = hub.HUB.look(repo_id, revision)
     remote.check_files()
-    with explained(repo_id), _alone(_lock_of(name, models_dir), progress):
+    with explained(repo_id), _alone(lock_of(name, models_dir), progress):
         return _download(remote, _place(name, models_dir), progress)
 
 
@@ -154,7 +154,16 @@ def _alone(lock: Path, progress: ProgressListener) -> Iterator[None]:
         yield
 
 
-def _lock_of(name: str, models_dir: Path | None) -> Path:
+def is_locked(lock: Path) -> bool:
+    with suppress(FileNotFoundError), lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def lock_of(name: str, models_dir: Path | None) -> Path:
     folder = hub.HUB.folder(name).name
     if models_dir is None:
         return hub.HUB.root / ".locks" / folder / "omlx.lock"
@@ -203,7 +212,7 @@ def _give_name(remote: Remote, place: _Directory) -> None:
 def _finish_update(name: str, models_dir: Path | None, progress: ProgressListener) -> None:
     if models_dir is not None and is_half_updated(name, models_dir):
         place = _Directory.of(name, models_dir)
-        with _alone(_lock_of(name, models_dir), progress):
+        with _alone(lock_of(name, models_dir), progress):
             update.finish(place.ready, place.target)
 
 

@@ -1,5 +1,5 @@
-// What the server is doing, as it tells it once a second. It is asked only while a view that shows
-// it is open and the tab can be seen.
+// What the server is doing, told once a second: asked only while a view that shows it is open and
+// the tab can be seen.
 import { Signal, useSignal } from "../parts/signal.js";
 import { useCallback, useEffect, useRef, useState } from "../parts/ui.js";
 import { get, request } from "./client.js";
@@ -95,8 +95,9 @@ function take(told) {
   state.set(told);
 }
 
-/** What the server tells at `path`, asked `delay` milliseconds after a change of it, of `changes` or
- * of who sits here: what is `told`, null before it is, the last `problem`, and what asks `again`. */
+/** What the server tells at `path`, asked `delay` milliseconds after a change of it, of `changes`
+ * or of who sits here: what is `told`, null before it is, the last `problem`, and what asks
+ * `again`. */
 export function useAnswer(path, { delay = 0, changes = [] } = {}) {
   const [answer, set] = useState({});
   const count = useSignal(entered);

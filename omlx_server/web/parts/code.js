@@ -3,7 +3,9 @@
 import DOMPurify from "../vendor/dompurify-3.4.18.js";
 
 const COPIED_MS = 1500;
-const LONGEST = 50_000;
+// Some grammars take time by the square of a line: a minute for 50,000 letters of base64.
+const LONGEST = 20_000;
+const LONG_LINE = /.{501}/;
 const CLEAN = { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true };
 // While code grows, it is coloured again when a part of it and some letters have come.
 const GROWTH = 1.1;
@@ -51,7 +53,7 @@ const texts = new WeakMap(); // what each element has shown in colours
 
 /** Colours a code element, whose text stays the same. `open`: more text comes. */
 async function colour(code, language, open) {
-  if (!language || code.textContent.length > LONGEST) return;
+  if (!language || isLong(code.textContent)) return;
   highlighter ??= (await import("../vendor/highlight-11.12.0.js")).default;
   const text = code.textContent;
   const before = texts.get(code) ?? "";
@@ -96,3 +98,5 @@ export function prettyJson(text) {
     return null;
   }
 }
+
+const isLong = (text) => text.length > LONGEST || LONG_LINE.test(text);

@@ -42,7 +42,16 @@ function fromOpenWebUi({ title, updated_at, chat }) {
   };
 }
 
-const REASONING = /<details type="reasoning"[^>]*>\s*<summary>.*?<\/summary>(.*?)<\/details>\s*/gs;
+// No part of it passes the next opening: a long text of openings without an end takes no minutes.
+const REASONING = new RegExp(
+  [
+    /<details type="reasoning"[^<>]*>\s*<summary>[^<]*<\/summary>/,
+    /((?:(?!<details type="reasoning")[^])*?)<\/details>\s*/,
+  ]
+    .map(({ source }) => source)
+    .join(""),
+  "g",
+);
 
 /** A message whose thoughts are apart, which stand in its text as HTML. */
 function openWebUiMessage({ role, content, model, files }) {

@@ -26,8 +26,7 @@ def standing(place: str, awaited: WaitReason = WaitReason.STEP, **fields: Any) -
 
 def lane(exchange: Exchange, *standings: Standing, pace: float | None = None) -> RequestAtWork:
     paces = {} if pace is None else {exchange: pace}
-    [found] = describe_requests([exchange], {exchange: standings}, paces, ["m"], NOW)
-    return found
+    return describe_requests([exchange], {exchange: standings}, paces, ["m"], NOW)[exchange]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,9 @@ def test_without_word_of_the_scheduler_the_exchange_alone_is_told() -> None:
 
 def test_who_waits_for_a_model_is_queued_and_who_asks_for_no_prompt_is_none() -> None:
     waits = at_work(model="other")
-    [found] = describe_requests([waits, at_work(), at_work(model="")], {}, {}, ["m"], NOW)
+    described = describe_requests([waits, at_work(), at_work(model="")], {}, {}, ["m"], NOW)
+    assert list(described) == [waits]
+    found = described[waits]
     assert (found["model"], found["place"], found["waits_for"]) == ("other", "queued", "its model")
 
 

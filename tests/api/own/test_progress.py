@@ -1,10 +1,11 @@
-"""GET /progress/{id} tells whoever knows a request's id where it is."""
+"""GET /progress/{id} tells the client that sent a request where it is."""
 
 import asyncio
 from typing import Any
 
 import httpx
 
+from omlx_server.api.activity.history import RecentExchanges
 from omlx_server.api.app import create_app
 from omlx_server.api.http.exchange import Exchange
 from omlx_server.settings import Settings
@@ -13,21 +14,33 @@ from omlx_server.wiring.context import make_context
 from tests.api.fixed import fixed_models
 
 FIRST, SECOND, THIRD = "aaaaaaaa", "bbbbbbbb", "cccccccc"
+KEYS = ("key-of-a-client", "key-of-another")
 
 
-def ask(id: str, key: str = "key-of-a-client") -> httpx.Response:
-    """Ask about one of three requests; the first two wait for the same model."""
-    auth = AuthSettings.of({"api_keys": ("key-of-a-client",)})
+class Unending(RecentExchanges):
+    """Requests that stay under way."""
+
+    def ends(self, exchange: Exchange) -> None:
+        return
+
+
+def ask(id: str, key: str = KEYS[0], *, also_sent_by: str = "") -> httpx.Response:
+    """Ask about one of three requests of the first key; the first two wait for the same model. A
+    request with the id of the first is `also_sent_by` another key, before it."""
+    auth = AuthSettings.of({"api_keys": KEYS})
     settings = Settings(auth=auth, admin=AdminSettings.of({"enabled": False}))
     context = make_context(fixed_models(), settings)
-    exchanges = [Exchange(id, "POST", model=f"org/{id[0]}") for id in (FIRST, SECOND, THIRD)]
-    exchanges[1].model = exchanges[0].model
-    for exchange in exchanges:
-        context.activity.recent.begins(exchange)
+    context.activity.recent = Unending()
+    sent = [(FIRST, "org/a", KEYS[0]), (SECOND, "org/a", KEYS[0]), (THIRD, "org/c", KEYS[0])]
+    if also_sent_by:
+        sent.insert(0, (FIRST, "org/theirs", also_sent_by))
 
     async def asking() -> httpx.Response:
         transport = httpx.ASGITransport(create_app(context))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            for sent_id, model, sender in sent:
+                await http.post("/x", headers={"x-request-id": sent_id, "x-api-key": sender})
+                context.activity.recent.under_way()[-1].model = model
             return await http.get(f"/progress/{id}", headers={"x-api-key": key})
 
     return asyncio.run(asking())
@@ -42,5 +55,12 @@ def test_a_request_is_told_with_how_many_wait_longer_for_its_model() -> None:
 
 
 def test_of_an_unknown_request_nothing_is_told_and_to_strangers_nothing_at_all() -> None:
-    assert ask("dddddddd").json() == {"request": None, "before": 0}
+    nothing = {"request": None, "before": 0}
+    assert ask("dddddddd").json() == nothing
     assert ask(FIRST, key="wrong").status_code == 401
+    assert ask(FIRST, KEYS[1]).json() == nothing
+
+
+def test_of_two_requests_with_one_id_each_key_is_told_of_its_own() -> None:
+    for key, model in zip(KEYS, ("org/a", "org/theirs"), strict=True):
+        assert ask(FIRST, key, also_sent_by=KEYS[1]).json()["request"]["model"] == model

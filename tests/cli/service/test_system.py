@@ -128,7 +128,8 @@ def test_it_takes_over_from_the_login_service(
     user: str, sudo_user: str, ann: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = login_service(ann)
-    os.chown(ann / ".config", ANN, ANN)
+    for path in (ann / ".config", *(ann / ".config").rglob("*")):
+        os.chown(path, ANN, ANN)
     if sudo_user:
         monkeypatch.setenv("SUDO_USER", sudo_user)
     named = ("--user", user) if user else ()
@@ -137,13 +138,28 @@ def test_it_takes_over_from_the_login_service(
     steps = steps_in(result)
     stop = "- run systemctl --user --machine=ann@.host disable --now omlx-server.service"
     last = "- run systemctl restart --no-block omlx-server.service"
-    assert steps.index(stop) < steps.index(f"- remove {file}") < steps.index(last)
+    assert steps.index(stop) < steps.index(f"- remove {file} as ann") < steps.index(last)
     assert f"note: it replaces the login service of ann, {file}\n" in result.stderr
     assert ("`--user ann` serves them" in result.stderr) is (not user)
     if user:
         done = run("install", "--system", *named)
         assert done.exit_code == 0, done.output
         assert not file.exists()
+
+
+@needs_root
+def test_a_link_in_a_home_leads_root_to_no_other_file(ann: Path, home: Path) -> None:
+    other = home / "of-root" / "omlx-server.service"
+    other.parent.mkdir()
+    other.write_text("of root")
+    link = ann / ".config" / "systemd" / "user"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(other.parent)
+    for path in (ann / ".config", link.parent):
+        os.chown(path, ANN, ANN)
+    result = run("install", "--system", "--user", "ann")
+    assert result.exit_code == 1 and "Permission denied" in result.stderr
+    assert other.read_text() == "of root"
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])

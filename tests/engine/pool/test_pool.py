@@ -29,6 +29,28 @@ def test_models_are_loaded_in_the_order_in_which_they_were_asked_for() -> None:
     play(scene)
 
 
+def test_a_pause_tells_who_is_in_use_and_others_wait_for_its_end() -> None:
+    async def scene() -> None:
+        place = Place(TWO)
+        await place.use("a")
+        async with place.pool.paused() as keys:
+            assert keys == ["a"]
+            waits = place.soon("b")
+            await asyncio.sleep(0)
+            assert place.phase("b") is Phase.ABSENT
+        await waits
+        place.shop.gate.clear()
+        loads = place.soon("c")
+        await until(lambda: place.phase("c") is Phase.LOADING)
+        later = place.soon("d")
+        asyncio.get_running_loop().call_later(0.01, place.shop.gate.set)
+        async with place.pool.paused() as keys:
+            assert {"c", "d"} <= set(keys)
+        await asyncio.gather(loads, later)
+
+    play(scene)
+
+
 def test_what_is_loaded_is_had_at_once_while_another_one_loads() -> None:
     async def scene() -> None:
         place = Place(TWO)
