@@ -188,10 +188,16 @@ def examples() -> list[dict[str, Any]]:
 
 def sane(response: httpx.Response) -> None:
     """An answer, or a refusal in the envelope that tells nothing of what came in but the name of a
-    model or a preset that there is not."""
+    model, an adapter or a preset that there is not."""
     assert response.status_code < 500, response.text
     # Ollama's and Anthropic's errors have no code.
-    unknown = ("model_not_found", "model not found", "not_found_error", "has no preset")
+    unknown = (
+        "model_not_found",
+        "model not found",
+        "not_found_error",
+        "has no preset",
+        "has no adapter",
+    )
     if response.status_code in (400, 404) and any(said in response.text for said in unknown):
         assert len(response.content) < 500
     elif response.status_code >= 400:
