@@ -177,10 +177,10 @@ def _without_doubles(models: Iterable[Located]) -> list[Located]:
 def _gguf_files(dirs: Sequence[Path]) -> Iterator[ForeignFile]:
     """Yield the GGUF files in directories of models: FILE, NAME/FILE and ORG/NAME/FILE."""
     for root in (root.expanduser() for root in dirs):
-        for depth in ("*.gguf", "*/*.gguf", "*/*/*.gguf"):
-            for file in filter(gguf.is_model, sorted(root.glob(depth))):
-                folder = file.relative_to(root).parts[:-1]
-                yield ForeignFile(file, _names_of_file(file.stem, folder))
+        outer = _subdirectories(root)
+        for folder in (root, *outer, *(inner for one in outer for inner in _subdirectories(one))):
+            for file in filter(gguf.is_model, _files(folder)):
+                yield ForeignFile(file, _names_of_file(file.stem, folder.relative_to(root).parts))
 
 
 def _shown(file: ForeignFile, dirs: Sequence[Path]) -> Located:
@@ -272,6 +272,13 @@ def _subdirectories(directory: Path) -> list[Path]:
     except OSError:
         return []
     return [directory / name for name in sorted(names)]
+
+
+def _files(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except OSError:
+        return []
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

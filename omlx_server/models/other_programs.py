@@ -49,10 +49,17 @@ def _places_of(program: str) -> list[Path]:
 def ollama_files(programs: Sequence[str]) -> Iterator[ForeignFile]:
     """Yield the models of Ollama's store: manifests/HOST/NAMESPACE/MODEL/TAG name a blob."""
     for store in _places_of(OLLAMA) if OLLAMA in programs else ():
-        for manifest in sorted((store / "manifests").glob("*/*/*/*")):
+        for manifest in _manifests(store):
             blob = _blob_of(manifest)
             if blob and (store / "blobs" / blob).is_file():
                 yield ForeignFile(store / "blobs" / blob, _names_of(manifest.parts[-4:]))
+
+
+def _manifests(store: Path) -> list[Path]:
+    try:
+        return sorted((store / "manifests").glob("*/*/*/*"))
+    except OSError:  # it changes while it is listed
+        return []
 
 
 def _names_of(parts: Sequence[str]) -> tuple[str, ...]:

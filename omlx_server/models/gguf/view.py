@@ -55,10 +55,10 @@ def view_of(file: Path, views: Path) -> Path:
 
 
 def is_model(file: Path) -> bool:
-    """Return whether it is a whole model by its name, or the first part of one, and no view."""
+    """Return whether it is a whole model by its name, or the first part of one."""
     split = _SPLIT.fullmatch(file.stem)
     is_first = split is None or int(split["number"]) == 1
-    return is_first and file.suffix == ".gguf" and VIEWS not in file.parts and file.is_file()
+    return is_first and file.suffix == ".gguf" and file.is_file()
 
 
 def complete(directory: Path) -> None:

@@ -1,6 +1,7 @@
 """A GGUF file is served as it is: found by its path or below `models.dirs`, and never touched."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,3 +143,18 @@ def test_a_divided_file_is_one_model(tmp_path: Path) -> None:
     views = [view_of(file, tmp_path / "own" / VIEWS) for file in (whole.file, first)]
     one, other = (load(view).model(mx.array([[1, 2, 3]])) for view in views)
     assert mx.array_equal(one, other)
+
+
+def test_a_directory_that_goes_while_it_is_listed_is_none(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A download has ended, or a model is removed, in between."""
+    listed = os.scandir
+
+    def gone(directory: Path) -> object:
+        if directory.name == "org":
+            raise FileNotFoundError(directory)
+        return listed(directory)
+
+    monkeypatch.setattr(os, "scandir", gone)
+    assert not installed_models(places)
