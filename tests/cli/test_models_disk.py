@@ -397,11 +397,11 @@ def test_search_without_a_text_lists_what_has_a_short_name(
     [
         (
             "hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M",
-            "names a GGUF quantisation",
+            "names a GGUF file",
             "own name: `omlx-server search Llama-3.2-1B-Instruct`",
         ),
         ("hf.co/mlx-community/a-4bit:Q4", "GGUF", "without the tag: mlx-community/a-4bit"),
-        ("org/name:latest", "names a GGUF quantisation", "`omlx-server search name`"),
+        ("org/name:latest", "names a GGUF file", "`omlx-server search name`"),
         ("https://ollama.com/library/qwen3:4b", "library holds GGUF", "name qwen3-4b stands"),
         ("ollama.com/library/gemma3/tags?x", "GGUF", "`omlx-server search gemma3` looks"),
         ("registry.ollama.ai/library/phi", "GGUF", "`omlx-server search phi` looks"),

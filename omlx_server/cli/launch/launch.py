@@ -14,9 +14,8 @@ from omlx_server.cli.launch.clients import (
     short_context_warning,
     target_of,
 )
-from omlx_server.cli.models.fit import memory_limit
 from omlx_server.cli.server_client.http import server_of, socket_of
-from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.options import load_settings, memory_limit
 from omlx_server.cli.shell.output import say
 from omlx_server.errors import OmlxError, UsageError, system_errors_as
 from omlx_server.settings.whole_file import PRIVATE_FILE, replacing

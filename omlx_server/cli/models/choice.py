@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from rich.filesize import decimal
 
-from omlx_server.cli.models.fit import LONG, fit_here, memory_limit
+from omlx_server.cli.models.fit import LONG, fit_here
 from omlx_server.cli.shell import stdin
+from omlx_server.cli.shell.options import memory_limit
 from omlx_server.core.memory.fit import Fit
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.errors import ModelUnavailable

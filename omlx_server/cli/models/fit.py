@@ -1,23 +1,13 @@
 """Tells whether models fit into the memory that a server would use on this machine."""
 
-import os
-
 from rich.filesize import decimal
 
 from omlx_server.core.memory.fit import CONTEXT, Fit, fit_of
-from omlx_server.core.memory.ledger import limit_of
 from omlx_server.models.description import described
 from omlx_server.models.layout import weight_bytes
 from omlx_server.models.locate import Located
-from omlx_server.settings import Settings
 
 LONG = f"{CONTEXT // 1024}k tokens of context"
-
-
-def memory_limit(settings: Settings) -> int:
-    """Return the bytes of a server's memory limit, where Metal allows as many."""
-    ram = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return limit_of(settings.memory.limit, settings.memory.reserve, ram, None)
 
 
 def fit_here(model: Located, limit: int) -> Fit:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from omlx_server.cli.models.fit import fit_here, fit_in_words, memory_limit
+from omlx_server.cli.models.fit import fit_here, fit_in_words
 from omlx_server.cli.shell import output
-from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.options import load_settings, memory_limit
 from omlx_server.cli.shell.progress import open_display
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.errors import ModelUnavailable, OmlxError

@@ -8,9 +8,9 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from omlx_server.cli.models.fit import LONG, memory_limit
+from omlx_server.cli.models.fit import LONG
 from omlx_server.cli.models.list import console, make_table
-from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.options import load_settings, memory_limit
 from omlx_server.cli.shell.output import report_error, show_json, visible
 from omlx_server.models.offers.offers import ModelOffer, find_offers
 

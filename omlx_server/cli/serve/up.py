@@ -14,7 +14,6 @@ from pathlib import Path
 
 from omlx_server.cli.launch.clients import can_chat, listed_context, short_context_warning
 from omlx_server.cli.models.choice import choose
-from omlx_server.cli.models.fit import memory_limit
 from omlx_server.cli.serve import address_in_use
 from omlx_server.cli.serve.address_in_use import ListenAddress, Listener
 from omlx_server.cli.serve.first_chat import ask_twice
@@ -29,7 +28,7 @@ from omlx_server.cli.server_client.http import (
 )
 from omlx_server.cli.server_client.moved import announcing, moved_ports
 from omlx_server.cli.server_client.page import open_page, page_url, signed_in_url
-from omlx_server.cli.shell.options import load_settings
+from omlx_server.cli.shell.options import load_settings, memory_limit
 from omlx_server.cli.talk.client import ChatClient, served_models
 from omlx_server.errors import OmlxError, Unavailable
 from omlx_server.settings import Loaded, Settings

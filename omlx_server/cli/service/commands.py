@@ -5,7 +5,7 @@ from typing import Annotated
 
 from omlx_server.cli.shell.command import Commands, JsonOption, flag, option
 
-_HELP = """Serve in the background: from login to logout, or with --system from boot on.
+_HELP = """Serve in the background: from login on, or from boot on (--system).
 
 \b
 Examples:
@@ -27,7 +27,7 @@ def service_install(
     ] = "",
     dry_run: DryRunOption = False,
 ) -> int:
-    """Make it a service of this user, started now and at each login; with --system at each boot.
+    """Start it now and at each login, or at each boot.
 
     \b
     Examples:

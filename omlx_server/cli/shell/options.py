@@ -1,9 +1,11 @@
 """Loads the settings of a command with its flags and --set options, and checks overrides."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from omlx_server import settings
+from omlx_server.core.memory.ledger import limit_of
 from omlx_server.errors import ConfigError, UsageError
 from omlx_server.settings import Settings
 
@@ -13,6 +15,12 @@ def load_settings(
 ) -> settings.Loaded:
     """Return the settings with --set and `flags`, which map keys to values. Raises UsageError."""
     return settings.load(config, overrides_of(sets, flags))
+
+
+def memory_limit(settings: Settings) -> int:
+    """Return the bytes of a server's memory limit, where Metal allows as many."""
+    ram = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return limit_of(settings.memory.limit, settings.memory.reserve, ram, None)
 
 
 def overrides_of(sets: Sequence[str], flags: Mapping[str, str | None] | None) -> dict[str, str]:

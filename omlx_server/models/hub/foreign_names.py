@@ -1,4 +1,5 @@
-"""Answers names of GGUF models, which this server can't read: Ollama's, and org/name:TAG."""
+"""Answers names of GGUF models that are not here, as none is downloaded: Ollama's, and
+org/name:TAG."""
 
 import re
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ def foreign_name(text: str) -> ForeignName | None:
     repository = hub_name(name) if colon and "/" in name and "/" not in tag else None
     if repository is None:
         return None
-    problem = f"{text}: a tag behind org/name names a GGUF quantisation, and this server reads MLX"
+    problem = f"{text}: a tag behind org/name names a GGUF file, and this server downloads MLX only"
     organisation, _, model = repository.repo_id.partition("/")
     if organisation == names.MLX_COMMUNITY:
         return ForeignName(problem, f"Take the repository without the tag: {repository}")
@@ -39,7 +40,7 @@ def foreign_name(text: str) -> ForeignName | None:
 
 
 def _of_ollama(path: str) -> ForeignName:
-    problem = "Ollama's library holds GGUF files, which this server does not read"
+    problem = "Ollama's library holds GGUF files: this server serves those that Ollama has got"
     name = path.strip("/").removesuffix("/tags").rpartition("/")[2]
     model = name.partition(":")[0]
     if not re.fullmatch(r"[\w.-]+", model):

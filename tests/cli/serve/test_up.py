@@ -22,13 +22,13 @@ from typer.testing import CliRunner
 
 from omlx_server.cli.app import app
 from omlx_server.cli.models import choice
-from omlx_server.cli.models.fit import memory_limit
 from omlx_server.cli.serve import address_in_use, up
 from omlx_server.cli.serve.address_in_use import Listener
 from omlx_server.cli.serve.first_chat import ask_twice
 from omlx_server.cli.server_client.http import running_server, server_at
 from omlx_server.cli.server_client.moved import announcing, moved_ports
 from omlx_server.cli.shell import stdin
+from omlx_server.cli.shell.options import memory_limit
 from omlx_server.cli.talk.client import ChatClient, TimedAnswer
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.models.hub import hub
