@@ -50,10 +50,11 @@ def pause_seconds(failures: int) -> int:
 
 
 def end(code: int) -> None:
-    """Forget the failures if the process ends in order, or to be started again."""
+    """Forget the failures if the service's process ends in order, or to be started again."""
     with suppress(OSError, PlaceUnusable):
-        if code in (0, START_AGAIN):
-            own_place(_FILE).unlink(missing_ok=True)
+        file = own_place(_FILE)
+        if code in (0, START_AGAIN) and _read(file)[1] == os.getpid():
+            file.unlink(missing_ok=True)
 
 
 def _read(file: Path) -> tuple[int, int]:

@@ -44,7 +44,17 @@ def test_a_clean_end_starts_the_count_anew(monkeypatch: pytest.MonkeyPatch, file
     end(2)
     assert file.exists()
     end(START_AGAIN)
+    assert not file.exists()
     end(0)
+
+
+def test_a_server_that_is_no_service_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, file: Path
+) -> None:
+    start(monkeypatch, 1)
+    monkeypatch.setattr(os, "getpid", lambda: 2)
+    end(0)
+    assert file.read_text() == "1 1"
 
 
 def test_a_start_that_lasted_has_not_failed(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:

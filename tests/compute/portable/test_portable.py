@@ -37,6 +37,8 @@ NOT_TRACED = {
     ("compute/cluster/stored.py", "read_slice"): _SEVERAL,
     ("compute/cluster/ranks.py", "connect_ranks"): _SEVERAL,
     ("compute/sampler.py", "unsampled"): _SEVERAL,
+    ("compute/weights/gguf/tensors.py", "_affine"): _READS,
+    ("compute/weights/gguf/tensors.py", "_unpermuted"): _READS,
 }
 
 
