@@ -56,7 +56,8 @@ def test_a_code_gives_its_callers_own_credentials_once() -> None:
         issued = server.issue(headers)
         assert issued.json()["seconds"] == CODE_SECONDS
         code = issued.json()["code"]
-        assert server.redeem("x" + code[1:]).status_code == 403
+        other = ("y" if code[0] == "x" else "x") + code[1:]
+        assert server.redeem(other).status_code == 403
         answer = server.redeem(code)
         assert answer.json() == credentials
         assert answer.headers["cache-control"] == "no-store"
