@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes
 
 from omlx_server.core.gguf.families import FAMILIES
-from tests.models.tiny_gguf import CONTROL, MERGES, TEMPLATE, TOKENS, permuted
+from tests.models.tiny_gguf import TOKENS, permuted, write_tokenizer
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN = 128, 4, 2, 32, 96
 PERMUTED = ("llama", "granite", "smollm3")
@@ -189,13 +189,4 @@ def _write_fields(writer: GGUFWriter, architecture: str) -> None:
     for name, value in _MORE_FIELDS.get(architecture, {}).items():
         add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
         add(f"{architecture}.{name}", value)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(TOKENS)
-    writer.add_token_types([3] * len(CONTROL) + [1] * (len(TOKENS) - len(CONTROL)))
-    writer.add_token_merges(MERGES)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_pad_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_chat_template(TEMPLATE)
+    write_tokenizer(writer)

@@ -1,8 +1,9 @@
-"""Reads small files, whatever lies under their names. Any thread."""
+"""Reads small files, whatever lies under their names, and writes JSON. Any thread."""
 
 import json
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,10 @@ def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object; empty for anything else, or if it can't be read."""
     value = read_json(path)
     return value if isinstance(value, dict) else {}
+
+
+def write(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _at_once(path: str, flags: int) -> int:

@@ -24,9 +24,9 @@ def missing_from(directory: Path) -> str:
         return "config.json"
     shards = _indexed_shards(directory)
     if shards is None:
-        # A link of Hugging Face's cache may lead nowhere.
-        if links := sorted(directory.glob(GGUF_LINKS)):
+        if links := gguf_links(directory):
             return next((link.name for link in links if not link.is_file()), "")
+        # A link of Hugging Face's cache may lead nowhere.
         files = (path for path in directory.glob("model*.safetensors") if path.is_file())
         return missing_shards(path.name for path in files)
     return next((name for name in shards if not (directory / name).is_file()), "")
@@ -59,13 +59,18 @@ def weight_files(directory: Path) -> list[Path]:
     index."""
     shards = _indexed_shards(directory)
     if shards is None:
-        return sorted(directory.glob("model*.safetensors")) or sorted(directory.glob(GGUF_LINKS))
+        return sorted(directory.glob("model*.safetensors")) or gguf_links(directory)
     return [directory / name for name in shards]
+
+
+def gguf_links(directory: Path) -> list[Path]:
+    """Return the links to a GGUF file's parts, if the directory shows one."""
+    return sorted(directory.glob(GGUF_LINKS))
 
 
 def real_path(directory: Path) -> Path:
     """Return the GGUF file that a directory shows, else the directory."""
-    return next((link.resolve() for link in sorted(directory.glob(GGUF_LINKS))), directory)
+    return next((link.resolve() for link in gguf_links(directory)), directory)
 
 
 def weight_bytes(directory: Path) -> int:

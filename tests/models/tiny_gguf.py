@@ -113,6 +113,10 @@ def _write_fields(writer: GGUFWriter) -> None:
     writer.add_head_count_kv(KV_HEADS)
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-5)
+    write_tokenizer(writer)
+
+
+def write_tokenizer(writer: GGUFWriter) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(TOKENS)

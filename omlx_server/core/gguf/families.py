@@ -73,11 +73,20 @@ class Family:
             return f"model.layers.{number}.{name}"
         return f"model.layers.{number}.{name}.{suffix}"
 
-    def heads_of(self, tensor: str, config: Config) -> int:
-        """Return the number of heads of a tensor whose rows are permuted, else 0."""
+    def unpermuted(self, tensor: str, array: Any, config: Config) -> Any:
+        """Undo the order of rows that llama.cpp gives to q and k of some families, whose rope pairs
+        neighbours. Takes an array of NumPy or MLX, and returns one.
+
+        Rows of one head (d of them, half = d/2):
+            mlx-lm      0 .. half-1 first parts   half .. d-1 second parts
+            llama.cpp   first, second, first, second, ..
+        """
         inner = tensor.split(".")[2] if tensor.startswith("blk.") else ""
-        key = self.permuted.get(inner)
-        return int(config[key]) if key is not None else 0
+        if inner not in self.permuted:
+            return array
+        heads, (rows, *others) = config[self.permuted[inner]], array.shape
+        pairs = array.reshape(heads, rows // heads // 2, 2, *others)
+        return pairs.swapaxes(1, 2).reshape(rows, *others)
 
 
 class _Fields:

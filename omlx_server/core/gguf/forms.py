@@ -12,7 +12,7 @@ BITS = {
     "Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8, "Q4_K": 4, "Q5_K": 5,
     "Q2_K": 8, "Q3_K": 8, "Q6_K": 8,
 }  # fmt: skip
-_GROUP, _GROUP_BYTES = 32, 8  # a scale and an offset in float32
+GROUP, _GROUP_BYTES = 32, 8  # a scale and an offset in float32
 
 
 def check_types(tensors: Iterable[TensorPlace]) -> None:
@@ -46,4 +46,4 @@ def _bytes_of(tensor: TensorPlace) -> int:
     if bits is None:
         return tensor.nbytes
     values = prod(tensor.shape)
-    return values * bits // 8 + values // _GROUP * _GROUP_BYTES
+    return values * bits // 8 + values // GROUP * _GROUP_BYTES

@@ -1,7 +1,9 @@
 """Makes a tokenizer from a GGUF file's fields: of merges (byte-level BPE), for which GGUF stores
 only the name of a split rule, or of scores (SentencePiece)."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tokenizers import (
@@ -14,6 +16,8 @@ from tokenizers import (
     processors,
 )
 from tokenizers.models import BPE
+
+from omlx_server.models import json_file
 
 # Types of tokens, as GGUF numbers them.
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
@@ -50,6 +54,26 @@ _RULES: Mapping[str, str | None] = {
 }
 _DIGITS_ALONE = ("smollm", "starcoder", "refact", "command-r")
 _WHOLE_WORDS_FIRST = ("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken")
+
+
+def save_tokenizer(
+    fields: Mapping[str, Any], directory: Path, context: int, sampling: Mapping[str, float]
+) -> None:
+    """Write the tokenizer's files and generation_config.json, with the makers' values of
+    `sampling`. Raises ValueError, KeyError or TypeError for fields that can't be used."""
+    tokenizer = build_tokenizer(fields)
+    ids = {
+        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": end_ids(fields),
+        "pad_token_id": fields.get("tokenizer.ggml.padding_token_id"),
+    }
+    generation = {name: id for name, id in ids.items() if id is not None}
+    json_file.write(directory / "generation_config.json", {**generation, **sampling})
+    json_file.write(directory / "tokenizer_config.json", tokenizer_config(fields, context))
+    # The last, and at once, since it says that all are there.
+    scratch = directory / f".tokenizer-{os.getpid()}"
+    tokenizer.save(str(scratch))
+    scratch.replace(directory / "tokenizer.json")
 
 
 def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:

@@ -2,20 +2,17 @@
 and a link to the file itself, which is neither copied nor changed."""
 
 import hashlib
-import json
-import os
 import re
 import struct
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from omlx_server.core.gguf.families import config_of
 from omlx_server.core.gguf.forms import bytes_in_mlx, check_types, count_values, main_type
 from omlx_server.core.gguf.head import GgufHead, parse_head
 from omlx_server.core.model_files.weights import GGUF, GGUF_LINKS
 from omlx_server.errors import ModelUnavailable, one_line
-from omlx_server.models.gguf.tokenizer import build_tokenizer, end_ids, tokenizer_config
+from omlx_server.models import json_file, layout
+from omlx_server.models.gguf.tokenizer import save_tokenizer
 from omlx_server.models.staging import prepare, staged
 
 VIEWS = ".gguf"
@@ -50,7 +47,7 @@ def view_of(file: Path, views: Path) -> Path:
         for number, part in enumerate(files, start=1):
             name = f"{number:05}-of-{len(files):05}"
             (work / "model" / GGUF_LINKS.replace("*", name)).symlink_to(part)
-        _write_json(work / "model" / "config.json", config)
+        json_file.write(work / "model" / "config.json", config)
     return target
 
 
@@ -63,26 +60,14 @@ def is_model(file: Path) -> bool:
 
 def complete(directory: Path) -> None:
     """Make the tokenizer of a view, unless it is there. Raises ModelUnavailable."""
-    links = sorted(directory.glob(GGUF_LINKS))
-    if not links or (directory / "tokenizer.json").is_file():
+    file = layout.real_path(directory)
+    if file == directory or (directory / "tokenizer.json").is_file():
         return
-    file = links[0].resolve()
-    fields = _head(file).fields
     try:
-        context = json.loads((directory / "config.json").read_bytes())["max_position_embeddings"]
-        tokenizer, ids = build_tokenizer(fields), end_ids(fields)
+        context = json_file.read(directory / "config.json")["max_position_embeddings"]
+        save_tokenizer(_head(file).fields, directory, context, {})
     except (KeyError, TypeError, ValueError) as error:
         raise _unfit(file, error) from error
-    roles = ("bos", "padding")
-    named = {f"{role}_token_id": fields.get(f"tokenizer.ggml.{role}_token_id") for role in roles}
-    generation = {"bos_token_id": named["bos_token_id"], "pad_token_id": named["padding_token_id"]}
-    generation = {name: id for name, id in generation.items() if id is not None}
-    _write_json(directory / "generation_config.json", {**generation, "eos_token_id": ids})
-    _write_json(directory / "tokenizer_config.json", tokenizer_config(fields, context))
-    # The last, since it says that all are there.
-    scratch = directory / f".tokenizer-{os.getpid()}"
-    tokenizer.save(str(scratch))
-    scratch.replace(directory / "tokenizer.json")
 
 
 def _parts(file: Path) -> list[Path]:
@@ -127,7 +112,3 @@ def _rope_factors(file: Path, head: GgufHead) -> list[float]:
 
 def _unfit(file: Path, error: Exception) -> ModelUnavailable:
     return ModelUnavailable(f"{file} can't be served: {one_line(error)}")
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

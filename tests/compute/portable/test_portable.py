@@ -38,7 +38,6 @@ NOT_TRACED = {
     ("compute/cluster/ranks.py", "connect_ranks"): _SEVERAL,
     ("compute/sampler.py", "unsampled"): _SEVERAL,
     ("compute/weights/gguf/tensors.py", "_affine"): _READS,
-    ("compute/weights/gguf/tensors.py", "_unpermuted"): _READS,
 }
 
 

@@ -6,13 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from omlx_server.core.gguf.forms import GROUP
+
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
-
-# A group's values are scale x q + offset in both. K types say a sub-block's scale and offset as
-# products of a half and 6 bits: float32 holds these. Types with sub-blocks of 16 have two scales a
-# group: these are unpacked, and quantised again in 8 bits.
-GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +21,6 @@ class AffineBlocks:
     q: Bytes
     scale: Floats
     offset: Floats
-
-    def values(self) -> Floats:
-        return self.scale[..., None] * self.q.astype(np.float32) + self.offset[..., None]
 
     def packed(self) -> npt.NDArray[np.uint32]:
         """Pack `q` as MLX does, its lowest bits first: uint32 [n, 32 x groups x bits / 32]."""
@@ -163,6 +157,9 @@ def _again(values: Floats) -> AffineBlocks:
     return AffineBlocks(8, np.rint(steps).astype(np.uint8), scale, offset)
 
 
+# A group's values are scale x q + offset in both. K types say a sub-block's scale and offset as
+# products of a half and 6 bits: float32 holds these. Types with sub-blocks of 16 have two scales a
+# group: these are unpacked, and quantised again in 8 bits.
 EXACT: dict[str, Callable[[Bytes], AffineBlocks]] = {
     "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0,
     "Q4_K": _q4_k, "Q5_K": _q5_k,

@@ -61,8 +61,7 @@ def _parameter(stream: BinaryIO, place: TensorPlace, family: Family, config: Con
         arrays = _named(name, *_mxfp4(data, place.shape))
     else:
         arrays = _named(name, *_affine(data, place))
-    if heads := family.heads_of(place.name, config):
-        arrays = {name: _unpermuted(array, heads) for name, array in arrays.items()}
+    arrays = {name: family.unpermuted(place.name, array, config) for name, array in arrays.items()}
     mx.eval(arrays)
     return arrays
 
@@ -96,14 +95,3 @@ def _mxfp4(data: Bytes, shape: tuple[int, ...]) -> tuple[mx.array, mx.array]:
     blocks = data.reshape(-1, 17)
     weight = mx.array(pack_nibbles(low_then_high(blocks[:, 1:])))
     return weight.reshape(*shape[:-1], -1), mx.array(blocks[:, 0]).reshape(*shape[:-1], -1)
-
-
-def _unpermuted(array: mx.array, heads: int) -> mx.array:
-    """Undo the order of rows that llama.cpp gives to q and k, whose rope pairs neighbours.
-
-    Rows of one head (d of them, half = d/2):
-        mlx-lm      0 .. half-1 first parts   half .. d-1 second parts
-        llama.cpp   first, second, first, second, ..
-    """
-    pairs = array.reshape(heads, array.shape[0] // heads // 2, 2, *array.shape[1:])
-    return mx.contiguous(pairs.swapaxes(1, 2)).reshape(array.shape)

@@ -6,8 +6,8 @@ import pytest
 from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
-from omlx_server.compute.weights.gguf.blocks import EXACT, GROUP, UNPACKED, affine_blocks
-from omlx_server.core.gguf.forms import BITS
+from omlx_server.compute.weights.gguf.blocks import EXACT, UNPACKED, affine_blocks
+from omlx_server.core.gguf.forms import BITS, GROUP
 from omlx_server.core.gguf.head import TYPES
 
 SIZES = {kind.name: kind.nbytes for kind in TYPES.values()}
