@@ -18,20 +18,26 @@ class DeviceFault(StrEnum):
     INVALID_RESOURCE = "invalid_resource"
     SUBMISSIONS_IGNORED = "submissions_ignored"  # the process may use the GPU no more
     CONTEXT_LOST = "context_lost"  # as above, on CUDA
+    WEIGHTS_UNREADABLE = "weights_unreadable"  # experts that stay on the disk
     UNKNOWN = "unknown"
+
+
+class UnreadableWeights(RuntimeError):
+    """Weights that are read when they are needed can't be read."""
 
 
 OUT_OF_MEMORY = (DeviceFault.MEMORY, DeviceFault.RESOURCE_LIMIT)
 
 
 class Reaction(Enum):
-    """Ways to go on after a failed step. All but the last two keep every request."""
+    """Ways to go on after a failed step. All but the last three keep every request."""
 
     GIVE_BACK = "memory is given back, and its requests go on"
     SHORTEN = "less is submitted at once from now on"
     RETRY = "its requests go on"
     START_OVER = "the model starts over with its requests"
     END_NEWEST = "the newest request ends"
+    END_ALL = "its requests end"
     LEAVE = "the process ends, to be started anew"
 
 
@@ -78,6 +84,7 @@ _REACTIONS: Mapping[DeviceFault, tuple[Reaction, ...]] = {
     DeviceFault.INVALID_RESOURCE: (Reaction.START_OVER, Reaction.LEAVE),
     DeviceFault.SUBMISSIONS_IGNORED: (Reaction.LEAVE,),
     DeviceFault.CONTEXT_LOST: (Reaction.LEAVE,),
+    DeviceFault.WEIGHTS_UNREADABLE: (Reaction.RETRY, Reaction.END_ALL),
     DeviceFault.UNKNOWN: (Reaction.START_OVER, Reaction.START_OVER, Reaction.LEAVE),
 }
 
@@ -86,6 +93,8 @@ def fault_of(error: BaseException) -> DeviceFault | None:
     """Return the class of a device's error; None if it is not one."""
     if isinstance(error, MemoryError):
         return DeviceFault.MEMORY
+    if isinstance(error, UnreadableWeights):
+        return DeviceFault.WEIGHTS_UNREADABLE
     if not isinstance(error, RuntimeError):
         return None
     message = str(error).lower().replace(" ", "")

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from omlx_server.core.chunk_sizes import ChunkSizes
+from omlx_server.core.experts.counts import ExpertCounts
 from omlx_server.core.memory.guard import Relief
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import (
@@ -154,6 +155,7 @@ class Counted:
     stalls: Stalls = field(default_factory=Stalls)
     drafts: DraftCounts = field(default_factory=DraftCounts)
     images: ImageCounts = field(default_factory=ImageCounts)
+    experts: ExpertCounts = field(default_factory=ExpertCounts)
 
     def after(self, earlier: "Counted") -> "Counted":
         """Return the sum with `earlier` counters."""
@@ -163,6 +165,7 @@ class Counted:
             self.stalls + earlier.stalls,
             self.drafts.after(earlier.drafts),
             self.images.after(earlier.images),
+            self.experts.after(earlier.experts),
         )
 
 

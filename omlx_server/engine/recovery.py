@@ -61,6 +61,9 @@ class StepRecovery:
                 instance.give_back()
             case Reaction.END_NEWEST:
                 self._loop.send(instance.recover_memory())
+            case Reaction.END_ALL:
+                for sequence in instance.restart():
+                    self._fail(sequence.id, str(error))
             case Reaction.SHORTEN:
                 instance.halve_dispatches()
                 instance.restart()

@@ -18,6 +18,7 @@ from functools import partial
 from omlx_server import clock
 from omlx_server.core.crash import MOST_CRASHES, Crash, Crashes, guarded
 from omlx_server.core.device_errors import fault_of
+from omlx_server.core.experts.counts import ExpertCounts
 from omlx_server.core.interval import REPORT_SECONDS, Interval
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Admitted, FinishReason, Request, RequestId, TokenEvent
@@ -169,10 +170,12 @@ class StepLoop:
         if earlier.queried_tokens:
             cache = cache.after(earlier)
         reliefs = Counter(instance.watch.guard.used) if instance.watch else Counter()
-        speculation, vision = instance.speculation, instance.runner.loaded.vision
+        speculation, loaded = instance.speculation, instance.runner.loaded
+        vision, on_disk = loaded.vision, loaded.experts
         drafts = DraftCounts().after(speculation.counts) if speculation else DraftCounts()
         images = ImageCounts(vision.runs, vision.seconds) if vision is not None else ImageCounts()
-        return Counted(cache, reliefs, self._stalls, drafts, images)
+        experts = ExpertCounts().after(on_disk.counts) if on_disk else ExpertCounts()
+        return Counted(cache, reliefs, self._stalls, drafts, images, experts)
 
     # -- one turn ------------------------------------------------------------------------
 

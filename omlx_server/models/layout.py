@@ -2,13 +2,17 @@
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
+from omlx_server.core.experts.files import ExpertFiles, ExpertSizes, StoredTensor
 from omlx_server.core.model_files.weights import GGUF_LINKS, gguf_bytes, indexed
 from omlx_server.core.model_files.weights import INDEX as INDEX
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import json_file
+from omlx_server.models.safetensors_header import read_header
 
+_State = tuple[str, int, int]  # a file's path, size and time
 LAYOUT_HINT = (
     "A model directory in MLX layout is needed: config.json, tokenizer.json and "
     "model*.safetensors. mlx-community on Hugging Face has most models in it."
@@ -82,6 +86,39 @@ def weight_bytes(directory: Path) -> int:
         return sum(path.stat().st_size for path in weight_files(directory) if path.is_file())
     except (ModelUnavailable, OSError):
         return 0
+
+
+def expert_sizes(directory: Path) -> ExpertSizes | None:
+    """Return the sizes of a model's experts, if it has any."""
+    config = json_file.read_json(directory / "config.json")
+    if "expert" not in str(config):
+        return None
+    files = expert_files(directory)
+    return files.sizes if files is not None else None
+
+
+def expert_files(directory: Path) -> ExpertFiles | None:
+    """Return a model's stored tensors; None without safetensors files."""
+    try:
+        files = [file.resolve() for file in weight_files(directory)]
+        states = ((str(file), file.stat()) for file in files)
+        return _read(tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in states))
+    except (ModelUnavailable, OSError, ValueError):
+        return None
+
+
+@lru_cache(maxsize=32)
+def _read(files: tuple[_State, ...]) -> ExpertFiles | None:
+    tensors = dict[str, StoredTensor]()
+    for name, _, _ in files:
+        header = read_header(Path(name))
+        if header is None:
+            return None
+        for tensor, one in header.tensors.items():
+            start, stop = one.data_offsets
+            place = header.data_start + start
+            tensors[tensor] = StoredTensor(name, place, stop - start, one.dtype, one.shape)
+    return ExpertFiles(tensors)
 
 
 def missing_shards(files: Iterable[str]) -> str:

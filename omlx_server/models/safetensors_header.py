@@ -29,11 +29,13 @@ _METADATA = "__metadata__"
 
 @dataclass(frozen=True, slots=True)
 class SafetensorsHeader:
-    """The `tensors` of a file, of `numbers` values. It has `nbytes` of `whole_bytes`."""
+    """The `tensors` of a file, of `numbers` values, whose data begin at the byte `data_start`. The
+    file has `nbytes` of `whole_bytes`."""
 
     tensors: Mapping[str, TensorHeader]
     nbytes: int
     whole_bytes: int
+    data_start: int
     numbers: int = 0
 
 
@@ -53,4 +55,5 @@ def header_of(opened: BinaryIO) -> SafetensorsHeader | None:
     ends = max((tensor.data_offsets[1] for tensor in entries.values() if tensor), default=0)
     tensors = {name: one for name, one in entries.items() if one and name != _METADATA}
     numbers = sum(prod(one.shape) for one in tensors.values())
-    return SafetensorsHeader(tensors, nbytes, _LENGTH_BYTES + length + ends, numbers)
+    start = _LENGTH_BYTES + length
+    return SafetensorsHeader(tensors, nbytes, start + ends, start, numbers)

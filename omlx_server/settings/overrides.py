@@ -8,6 +8,7 @@ from msgspec import Meta, defstruct, field
 from msgspec.structs import replace
 
 from omlx_server.core.adapters import is_path
+from omlx_server.core.experts.budget import ExpertsSetting
 from omlx_server.core.request import Effort, NumberRange, SamplingPresets
 from omlx_server.core.speculation.methods import Mode
 from omlx_server.settings import types
@@ -85,6 +86,8 @@ class ModelOverrides(PromptOverride, frozen=True):
     ttl: types.IdleSeconds | None = None
     pin: bool | None = None
     adapter: types.AdapterName | None = None
+    experts: ExpertsSetting | None = None
+    experts_memory: types.MaybeSize = None
     tool_parser: str | None = None
     reasoning_parser: str | None = None
     sampling: SamplingOverride = field(default_factory=SamplingOverride)

@@ -264,6 +264,11 @@ WiredSize = Annotated[
 ]
 
 Size = Annotated[int, Meta(ge=0, le=2**50), ByteSize()]
+MaybeSize = Annotated[
+    Annotated[int, Meta(ge=0, le=2**50)] | None,
+    ByteSize(),
+    Wording('a size with its unit, like "8GiB"'),
+]
 AutoChunk = Annotated[
     Literal["auto"] | Annotated[int, Meta(ge=64, le=8192, multiple_of=64)],
     Conversion(_number_or_auto),

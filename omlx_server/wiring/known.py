@@ -11,6 +11,8 @@ from pathlib import Path
 from omlx_server import clock
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served_model import CHAT, EMBEDDING, NOTHING, RERANKING, Role
+from omlx_server.core.experts.budget import ExpertBudget
+from omlx_server.core.experts.files import ExpertSizes
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.vision import server_lacks
 from omlx_server.engine.pool.entry import ModelRequest
@@ -18,13 +20,14 @@ from omlx_server.errors import ModelNotFound
 from omlx_server.models.adapters.registry import AdapterPlaces, AdapterRegistry
 from omlx_server.models.description import described, encoder_length
 from omlx_server.models.installed import Installed, installed_models
-from omlx_server.models.layout import weight_bytes
+from omlx_server.models.layout import expert_sizes, weight_bytes
 from omlx_server.models.locate import Located, Places, about_away, away
 from omlx_server.models.vision import has_pillow, lacks_for_images
 from omlx_server.settings import Settings
 from omlx_server.settings.overrides import context_of
 from omlx_server.wiring.draft_model import draft_model_bytes
 from omlx_server.wiring.encoders import FoundEncoders, is_encoder
+from omlx_server.wiring.memory import expert_budget, shares_of
 from omlx_server.wiring.overrides.in_force import request_defaults
 
 _log = logging.getLogger(__name__)
@@ -49,6 +52,7 @@ class KnownModel:
     no_images: str
     recommended: Mapping[str, float]
     token_bytes: int | None = 0
+    experts: ExpertSizes | None = None
 
     @property
     def key(self) -> str:
@@ -70,6 +74,7 @@ class KnownModels:
 
     def __init__(self, settings: Settings, first: Located, found: FoundEncoders) -> None:
         self.settings = settings
+        self._limit = shares_of(settings, cold=False).limit
         self._created = int(time.time())
         self._fixed = [_source(first, CHAT)]
         if found.embedder is not None:
@@ -86,6 +91,7 @@ class KnownModels:
     def change(self, settings: Settings) -> None:
         """Use other settings, and read the disk at the next `refresh`."""
         self.settings = settings
+        self._limit = shares_of(settings, cold=False).limit
         self._looked_at = 0.0
         self._list()
 
@@ -160,19 +166,22 @@ class KnownModels:
         overrides, models = self.settings.overrides_of(names), self.settings.models
         pinned = overrides.pin or any(models.resolve_alias(name) in names for name in models.pinned)
         ttl = models.idle_ttl_seconds if overrides.ttl is None else overrides.ttl
-        nbytes = source.nbytes
+        budget = self._expert_budget(source)
+        nbytes = self.bytes_in_memory(source)
         if source.loads_as is ModelKind.CHAT:
             nbytes += draft_model_bytes(source.located, self.settings)
         wanted = ModelRequest(source.key, nbytes, pinned, ttl, names[0])
         context = source.context_length
         if context is not None:
             context = context_of(overrides, context)
-        listing = ModelListing(source.role, names, wanted, self._created, context)
+        size = source.nbytes
+        listing = ModelListing(source.role, names, wanted, self._created, context, disk_bytes=size)
         if source.role is not CHAT:
             return listing
         return replace(
             listing,
             token_bytes=source.token_bytes,
+            experts=f"{budget.slots} of {budget.experts}" if budget else "",
             takes_images=not self._why_no_images(source),
             adapters=self.adapter_places(source),
             presets=tuple(overrides.presets),
@@ -180,6 +189,15 @@ class KnownModels:
             template_file=overrides.chat_template or "",
             reasoning_parser=overrides.reasoning_parser or "",
         )
+
+    def bytes_in_memory(self, source: KnownModel) -> int:
+        """Return the bytes of a model's weights, without experts that stay on the disk."""
+        budget = self._expert_budget(source)
+        return source.nbytes if budget is None else budget.nbytes
+
+    def _expert_budget(self, source: KnownModel) -> ExpertBudget | None:
+        names, sizes = source.located.names, source.experts
+        return expert_budget(names, source.nbytes, sizes, self.settings, self._limit)
 
     def adapter_places(self, source: KnownModel) -> AdapterPlaces | None:
         if source.role is not CHAT:
@@ -213,7 +231,13 @@ def _unfit(model: Installed, created: int) -> ModelListing:
     role = _ROLES.get(model.kind, NOTHING)
     wanted = ModelRequest(str(model.path), model.weight_bytes, name=model.names[0])
     return ModelListing(
-        role, model.names, wanted, created, model.context_length, problem=model.problem
+        role,
+        model.names,
+        wanted,
+        created,
+        model.context_length,
+        problem=model.problem,
+        disk_bytes=model.weight_bytes,
     )
 
 
@@ -230,7 +254,8 @@ def _source(located: Located, role: Role) -> KnownModel:
     no_images = lacks_for_images(located.path)
     if role is CHAT or (role is RERANKING and not is_encoder(located.path)):
         kind, kv = ModelKind.CHAT, about.token_bytes if about else None
-        return KnownModel(located, kind, role, nbytes, context, no_images, recommended, kv)
+        sizes = expert_sizes(located.path)
+        return KnownModel(located, kind, role, nbytes, context, no_images, recommended, kv, sizes)
     kind = ModelKind.EMBEDDING if role is EMBEDDING else ModelKind.RERANK
     length = encoder_length(located.path)
     return KnownModel(located, kind, role, nbytes, length, no_images, recommended)

@@ -144,7 +144,8 @@ class Loading:
             known_as = await asyncio.to_thread(instances.fingerprint, located)
             system = await asyncio.to_thread(instances.system_fingerprint, located)
             drafter = await self._draft_model(source, reading)
-            nbytes = source.nbytes + (weight_bytes(drafter[0].path) if drafter else 0)
+            nbytes = self.known.bytes_in_memory(source)
+            nbytes += weight_bytes(drafter[0].path) if drafter else 0
             work = instances.making(located, nbytes, known_as, drafter)
             await client.load(work, located.names[0])
             undo.push_async_callback(client.unload)

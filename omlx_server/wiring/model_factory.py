@@ -51,6 +51,7 @@ from omlx_server.wiring.images import why_no_vision
 from omlx_server.wiring.memory import (
     Shares,
     cache_budget,
+    experts_on_disk,
     make_watch,
     planning_for,
     shares_of,
@@ -192,8 +193,9 @@ class InstanceFactory:
         heads = other is None and self.settings.speculation_of(located.names).mode == "heads"
         blind = why_no_vision(located, self.settings)
         scheme = self._scheme(located)
+        on_disk = experts_on_disk(located, self.settings, self.shares.limit)
         loaded = yield from loading(
-            located.path, notes, scheme, known_as, heads=heads, vision=not blind
+            located.path, notes, scheme, known_as, heads=heads, vision=not blind, on_disk=on_disk
         )
         loaded = replace(loaded, why_no_vision=blind) if blind else loaded
         return paired(loaded, other) if other is not None else loaded

@@ -13,7 +13,8 @@ class AdminModel(TypedDict):
     """A model on this machine; its `weight_bytes` and `adapters` in memory. `chunk_tokens` of a
     prompt are prefilled at once beside running answers, `chunk_tokens_alone` without. It leaves
     after `ttl_seconds` without requests, unless that is 0. `fit`: fits, tight or too large, with
-    32k tokens of context. `problem`: why it can't be loaded or served."""
+    32k tokens of context. `experts` says how many are in memory, if others stay on the disk.
+    `problem`: why it can't be loaded or served."""
 
     name: str
     names: list[str]
@@ -29,6 +30,7 @@ class AdminModel(TypedDict):
     weight_bytes: int | None
     adapters: list[str]
     disk_bytes: int | None
+    experts: str | None
     context_length: int | None
     chunk_tokens: int | None
     chunk_tokens_alone: int | None

@@ -191,6 +191,7 @@ class EngineMetrics:
             {(fault.value,): device_errors.get(fault, 0) for fault in DeviceFault},
         )
         yield from _draft_metrics(counted)
+        yield from _expert_metrics(counted)
         yield self._texts.metric(self.names, self._models.loaded())
         yield from metrics_of_tiers(list(caches.values()), vitals.cold)
         report = memory_report_of(self._models, self._responses, self._traffic)
@@ -271,6 +272,18 @@ def _draft_metrics(counted: Mapping[str, Counted]) -> Iterator[Metric]:
     yield counters(
         "omlx_accepted_draft_tokens", "Drafted tokens that were right.", labels, accepted
     )
+
+
+def _expert_metrics(counted: Mapping[str, Counted]) -> Iterator[Metric]:
+    values = {
+        (label_of(name), kind): getattr(counts.experts, kind)
+        for name, counts in counted.items()
+        for kind in ("used", "missing", "guessed", "right")
+    }
+    text = "Experts that stay on the disk: used, missing from memory, read ahead, guessed right."
+    yield counters("omlx_experts", text, (MODEL, "kind"), values)
+    read = {name: counts.experts.bytes_read for name, counts in counted.items()}
+    yield model_counters("omlx_experts_read_bytes", "Bytes of experts that were read.", read)
 
 
 def memory_report_of(

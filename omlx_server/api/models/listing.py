@@ -46,6 +46,8 @@ class ModelListing:
     reasoning_parser: str = ""
     problem: str = ""
     token_bytes: int | None = 0
+    disk_bytes: int = 0
+    experts: str = ""  # how many of each layer are in memory, if others stay on the disk
 
 
 class Catalogue(Protocol):

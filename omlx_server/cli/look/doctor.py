@@ -14,6 +14,7 @@ from omlx_server.cli.service.system import chosen_manager
 from omlx_server.cli.shell.options import check_model_overrides, load_settings, overrides_of
 from omlx_server.cli.shell.output import show_json
 from omlx_server.core.cluster.hosts import Host
+from omlx_server.core.experts.budget import budget_of
 from omlx_server.doctor import memory, network, software, storage
 from omlx_server.doctor.finding import Finding, Level, fail, ok, warn
 from omlx_server.doctor.software import Device
@@ -82,7 +83,12 @@ def _check_all(
         yield memory.wired(settings, device)
         if path is not None:
             limit = memory.limit_of(settings, device)
-            yield memory.weights(name, layout.weight_bytes(path), limit, max(1, len(hosts)))
+            nbytes = layout.weight_bytes(path)
+            overrides, sizes = settings.overrides_of([name]), layout.expert_sizes(path)
+            setting = overrides.experts or "auto"
+            if budget := budget_of(nbytes, sizes, limit, setting, overrides.experts_memory):
+                nbytes = budget.nbytes
+            yield memory.weights(name, nbytes, limit, max(1, len(hosts)))
     yield from _check_storage(settings)
     yield _check_address(settings)
     yield _check_service()

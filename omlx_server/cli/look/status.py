@@ -60,7 +60,11 @@ def _metrics(server: ServerClient) -> dict[str, Any]:
     samples = samples_of(reply.body.decode(errors="replace"))
     names = {"drafted": "omlx_draft_tokens_total", "accepted": "omlx_accepted_draft_tokens_total"}
     drafts = {key: int(samples.get((name, ""), 0)) for key, name in names.items()}
-    return {**_cache_metrics(samples), "drafts": drafts}
+    experts = {
+        kind: int(samples.get(("omlx_experts_total", kind), 0)) for kind in ("used", "missing")
+    }
+    experts["read_bytes"] = int(samples.get(("omlx_experts_read_bytes_total", ""), 0))
+    return {**_cache_metrics(samples), "drafts": drafts, "experts": experts}
 
 
 def _cache_metrics(samples: Samples) -> dict[str, Any]:
@@ -130,6 +134,11 @@ def _report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     if drafts.get("drafted"):
         right = percent(drafts["accepted"] / drafts["drafted"])
         yield f"drafts  {right} of {drafts['drafted']:,} drafted tokens were right"
+    experts = report.get("experts") or {}
+    if experts.get("used"):
+        present = percent(1 - experts["missing"] / experts["used"])
+        read = in_words(experts["read_bytes"])
+        yield f"experts {present} were in memory when they were needed, {read} were read"
 
 
 def _writes_in_words(cold: Mapping[str, int]) -> str:

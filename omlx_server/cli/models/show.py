@@ -27,6 +27,7 @@ from omlx_server.errors import BadRequest, ConfigError, LoadFailed, OmlxError
 from omlx_server.models.description import described
 from omlx_server.models.installed import Installed
 from omlx_server.models.json_file import read_json
+from omlx_server.models.layout import expert_sizes
 from omlx_server.models.remove import freed_by, size_of
 from omlx_server.models.tokenizer_files import TokenizerFiles
 from omlx_server.models.vision import preprocessor_config
@@ -59,6 +60,8 @@ def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
 def _facts(model: Installed, settings: Settings) -> dict[str, Any]:
     overrides, description = settings.overrides_of(model.names), described(model.path)
     facts: dict[str, Any] = model_json(model, settings)
+    if sizes := expert_sizes(model.path):
+        facts["experts"] = {"per_layer": sizes.experts, "bytes": sizes.nbytes * sizes.experts}
     facts |= {
         "default_adapter": adapters_of(model, settings).default_name or None,
         "disk_bytes": freed_by(model),
@@ -116,6 +119,7 @@ def _state_in_server(model: Installed, settings: Settings) -> dict[str, Any]:
             "weight_bytes": item.get("weight_bytes"),
             "chunk_tokens": item.get("chunk_tokens"),
             "chunk_tokens_alone": item.get("chunk_tokens_alone"),
+            "experts": item.get("experts"),
         },
     }
 
@@ -132,6 +136,9 @@ def _fact_lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "kind", f"{facts['kind']} ({what})" if what else facts["kind"]
     quantized = facts["quantization"] or "not quantized"
     yield "weights", f"{decimal(facts['weight_bytes'])}, {quantized}"
+    if "experts" in facts:
+        experts = facts["experts"]
+        yield "experts", f"{experts['per_layer']} in a layer, {decimal(experts['bytes'])} together"
     yield "disk", decimal(facts["disk_bytes"])
     if facts["context_length"]:
         yield "context", f"{facts['context_length']} tokens"
@@ -152,9 +159,15 @@ def _fact_lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield label, f"{facts[key]['name']} ({facts[key]['origin']})"
     yield from _request_lines(facts)
     if "server" in facts:
-        yield "server", _server_in_words(facts["server"])
-        if chunks := chunk_sizes_in_words(facts["server"]):
-            yield "chunks", chunks
+        yield from _server_lines(facts["server"])
+
+
+def _server_lines(server: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "server", _server_in_words(server)
+    if experts := server.get("experts"):
+        yield "experts", f"{experts} of each layer in memory, the others stay on the disk"
+    if chunks := chunk_sizes_in_words(server):
+        yield "chunks", chunks
 
 
 def _request_lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

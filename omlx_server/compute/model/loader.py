@@ -17,6 +17,7 @@ from omlx_server.compute.adapters.adapters import AdapterStore
 from omlx_server.compute.architectures.gemma3 import Gemma3Model
 from omlx_server.compute.architectures.idefics3 import Idefics3Model, ModelArgs
 from omlx_server.compute.architectures.pair import Headed, members
+from omlx_server.compute.experts.install import DiskExperts, leave_on_disk
 from omlx_server.compute.kv import dispatch
 from omlx_server.compute.kv.schemes.base import Scheme
 from omlx_server.compute.model.fingerprint import fingerprint, together_fingerprint
@@ -29,6 +30,7 @@ from omlx_server.compute.vision.vision import Vision
 from omlx_server.compute.vision.weights import loading_tower
 from omlx_server.compute.weights.gguf.tensors import open_gguf
 from omlx_server.compute.weights.weights import gguf_files, guarded_load, reading, view_of
+from omlx_server.core.experts.files import ExpertFiles
 from omlx_server.core.model_files.weights import own_quantization
 from omlx_server.core.ranks import ALONE, Ranks
 from omlx_server.core.speculation.methods import DraftVerification
@@ -75,6 +77,7 @@ class LoadedModel:
     why_no_vision: str = ""
     adapters: AdapterStore = field(default_factory=AdapterStore)
     ranks: Ranks = ALONE
+    experts: DiskExperts | None = None
 
     @property
     def has_vision(self) -> bool:
@@ -102,11 +105,14 @@ def loading(
     *,
     heads: bool = False,
     vision: bool = False,
+    on_disk: tuple[ExpertFiles, int] | None = None,
 ) -> Work[LoadedModel]:
     """Load as `load`, in slices. `known_as` is the fingerprint, if computed. A tower that can't
-    be loaded leaves a warning."""
+    be loaded leaves a warning. `on_disk`: the files whose experts stay there, and how many of each
+    layer are in memory."""
     dispatch.install()
     model, config = guarded_load(path, lambda: open_model(path))
+    experts = guarded_load(path, lambda: leave_on_disk(model, *on_disk)) if on_disk else None
     dims = yield from reading_model(model, config, path, scheme)
     known_as = known_as or fingerprint(path, notes)
     verifies = verifies_drafts(model)
@@ -117,7 +123,14 @@ def loading(
         model, known_as = yield from _loading_heads(model, config, path, known_as)
     nbytes = weight_bytes(model) + (tower.weight_bytes if tower is not None else 0)
     return LoadedModel(
-        model, dims, known_as, nbytes, verifies, vision=tower, why_no_vision=why_no_vision
+        model,
+        dims,
+        known_as,
+        nbytes,
+        verifies,
+        vision=tower,
+        why_no_vision=why_no_vision,
+        experts=experts,
     )
 
 

@@ -51,9 +51,10 @@ def planning(
 def key_of(loaded: LoadedModel) -> str:
     scheme = scheme_of(loaded)
     caches = scheme.name if scheme else "plain"
-    return "; ".join(
-        [_FORMAT, loaded.fingerprint, device.name(), *libraries(), caches, loaded.dims.dtype]
-    )
+    parts = [_FORMAT, loaded.fingerprint, device.name(), *libraries(), caches, loaded.dims.dtype]
+    if loaded.experts is not None:
+        parts.append(f"{loaded.experts.slots} experts in memory")
+    return "; ".join(parts)
 
 
 def _to_json(coefficients: Coefficients) -> dict[str, list[float]]:

@@ -49,6 +49,7 @@ function Facts({ model, here }) {
   return FactList([
     ["Memory", here ? bytes(model.weight_bytes) : "–"],
     ["Disk", bytes(model.disk_bytes)],
+    ["Experts", plain(model.experts)],
     ["Context", number(model.context_length)],
     ["Idle", here ? idle(model) : "–"],
     ["Adapters", model.adapters?.map(plain).join(", ")],

@@ -336,6 +336,7 @@ def test_whether_it_is_loaded_where_a_server_tells(server: Server, home: Path) -
         "weight_bytes": 1_500_000,
         "chunk_tokens": 256,
         "chunk_tokens_alone": 1024,
+        "experts": None,
     }
     text = omlx("show", "big")
     assert f"loaded, 1.5 MB of weights, pinned, at {server.url}" in text
