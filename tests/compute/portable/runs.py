@@ -37,6 +37,7 @@ from tests.compute import cold_cache
 from tests.compute.drive import ROOMY, Drive, sampling
 from tests.compute.embed import tiny
 from tests.compute.embed.loading import collect, load_cross_encoder, load_embedder
+from tests.compute.experts.on_disk import loaded_on_disk
 from tests.compute.headed import add, as_trained, experts_apart, headed, random_heads
 from tests.compute.kv.every_scheme import FOUR_BITS, SCHEMES
 from tests.compute.kv.models import quantised
@@ -67,6 +68,7 @@ def runs() -> Iterator[Run]:
     yield from _of_drafters()
     for architecture in ("llama", "gemma3_text", "qwen3_next"):
         yield partial(come_back, partial(typed, architecture, mx.bfloat16))
+    yield partial(come_back, with_experts_on_disk)
     yield from (sample, adapt, diverge, score_a_prompt, read_and_plan, read_heads, rank_by_words)
     yield attend_in_pieces
     for model in MODELS:
@@ -256,6 +258,12 @@ def read_heads() -> None:
         heads = random_heads(make_model("qwen3_5_moe")[0])
         add(path, experts_apart(as_trained("qwen3_5", make_model("qwen3_5")[0], heads)))
         finish(loading(path, heads=True))
+
+
+def with_experts_on_disk() -> LoadedModel:
+    with TemporaryDirectory() as directory:
+        save_tiny(Path(directory), "mixtral")
+        return loaded_on_disk(Path(directory), 2)
 
 
 def encode(case: str, dtype: Any) -> None:
