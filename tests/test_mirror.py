@@ -21,7 +21,7 @@ BESIDE = {
     "web",
 }
 # Tested by the tests of the folder above.
-ABOVE = {"cli/server_client", "compute/hardware"}
+ABOVE = {"compute/hardware"}
 
 
 def folders(root: Path) -> set[str]:

@@ -21,7 +21,14 @@ from omlx_server.models.hub.download import DOWNLOADS
 from omlx_server.models.hub.remote import unfit_for_serving
 from omlx_server.models.json_file import read_json
 from omlx_server.models.kind import kind_in
-from omlx_server.models.locate import Located, Places, candidates, in_directories, located
+from omlx_server.models.locate import (
+    Located,
+    Places,
+    candidates,
+    in_directories,
+    located,
+    remove_old_views,
+)
 from omlx_server.models.other_programs import LLAMA_CPP, LM_STUDIO, OLLAMA, program_of
 from omlx_server.models.vision import lacks_for_images
 
@@ -70,6 +77,7 @@ class Installed:
 
 def installed_models(places: Places) -> list[Installed]:
     """Return all models, in the order of look-up; the first one keeps a shared name."""
+    remove_old_views(places)
     located_models = filter(_is_meant, candidates(places))
     models = [_read(model, _source(model)) for model in located_models]
     models += [model for root in places.dirs for model in _unfinished(root.expanduser())]
@@ -105,9 +113,14 @@ def _is_meant(model: Located) -> bool:
         return False
 
 
+def program_with(model: Located) -> ModelOrigin | None:
+    """Return the other program that keeps this model, if any."""
+    return _PROGRAMS.get(program_of(layout.real_path(model.path)))
+
+
 def _source(model: Located) -> ModelOrigin:
-    if program := program_of(layout.real_path(model.path)):
-        return _PROGRAMS[program]
+    if program := program_with(model):
+        return program
     is_ours = not {MINILM.full_name, STARTER.full_name}.isdisjoint(model.names)
     return ModelOrigin.CATALOGUE if is_ours else ModelOrigin.DIRECTORY
 

@@ -3,20 +3,22 @@ downloads it. Reads the disk each time; any thread."""
 
 import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout, other_programs
-from omlx_server.models.catalogue import CATALOGUE, names_of
+from omlx_server.models.catalogue import CATALOGUE
 from omlx_server.models.gguf import view as gguf
+from omlx_server.models.gguf.names import is_model
+from omlx_server.models.gguf.walk import walk
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.download import download
 from omlx_server.models.hub.foreign_names import foreign_name
-from omlx_server.models.hub.names import MAIN, SHORT_NAMES, HubName, hub_name
-from omlx_server.models.other_programs import ForeignFile
+from omlx_server.models.hub.names import MAIN, SHORT_NAMES, HubName, hub_name, repo_id_of
+from omlx_server.models.other_programs import NamedPath
 from omlx_server.models.progress import ProgressListener, Silent
 
 PATH_STARTS = ("/", "./", "../", "~")
@@ -141,7 +143,7 @@ def _gguf_at(path: Path) -> Path | None:
         return path
     if not path.is_dir() or (path / "config.json").is_file():
         return None
-    files = [file for file in sorted(path.glob("*.gguf")) if gguf.is_model(file)]
+    files = [file for file in sorted(path.glob("*.gguf")) if is_model(file)]
     if len(files) > 1:
         names = ", ".join(file.name for file in files[:SUGGESTIONS])
         raise ModelUnavailable(
@@ -157,13 +159,21 @@ def located(path: Path, repo_id: str) -> Located:
 def candidates(places: Places) -> list[Located]:
     """Return directories that may be models: NAME, ORG/NAME, a folder of a hub's cache, or views of
     GGUF files; also those of other programs."""
-    dirs = [*places.dirs, *other_programs.directories_of(places.other_programs)]
-    files = (*_gguf_files(dirs), *other_programs.ollama_files(places.other_programs))
-    return _without_doubles([*_paths(dirs), *(_shown(file, places.dirs) for file in files)])
+    folders, files = walk([*places.dirs, *other_programs.directories_of(places.other_programs)])
+    files += other_programs.ollama_files(places.other_programs)
+    shown = (_shown(file, places.dirs) for file in files)
+    return _without_doubles([*map(_resolved, folders), *shown])
 
 
 def in_directories(dirs: Sequence[Path]) -> list[Located]:
-    return _without_doubles(_paths(dirs))
+    return _without_doubles(map(_resolved, walk(dirs)[0]))
+
+
+def _resolved(folder: NamedPath) -> Located:
+    """Return a directory, or the snapshot in a folder of a hub's cache."""
+    repo_id = repo_id_of(folder.path)
+    snapshot = hub.Hub(folder.path.parent).snapshot(repo_id) if repo_id else None
+    return Located(snapshot or folder.path, folder.names)
 
 
 def _without_doubles(models: Iterable[Located]) -> list[Located]:
@@ -174,24 +184,16 @@ def _without_doubles(models: Iterable[Located]) -> list[Located]:
     return [_merged(models) for models in same.values()]
 
 
-def _gguf_files(dirs: Sequence[Path]) -> Iterator[ForeignFile]:
-    """Yield the GGUF files in directories of models: FILE, NAME/FILE and ORG/NAME/FILE."""
-    for root in (root.expanduser() for root in dirs):
-        outer = _subdirectories(root)
-        for folder in (root, *outer, *(inner for one in outer for inner in _subdirectories(one))):
-            for file in filter(gguf.is_model, _files(folder)):
-                yield ForeignFile(file, _names_of_file(file.stem, folder.relative_to(root).parts))
-
-
-def _shown(file: ForeignFile, dirs: Sequence[Path]) -> Located:
+def _shown(file: NamedPath, dirs: Sequence[Path]) -> Located:
     try:
         return Located(gguf.view_of(file.path, _views(dirs)), file.names)
     except ModelUnavailable as error:
         return Located(file.path, file.names, error.message)
 
 
-def _names_of_file(stem: str, folder: Sequence[str]) -> tuple[str, ...]:
-    return (f"{folder[0]}/{stem}", stem) if folder else (stem,)
+def remove_old_views(places: Places) -> None:
+    if places.dirs:
+        gguf.remove_old(_views(places.dirs))
 
 
 def _views(dirs: Sequence[Path]) -> Path:
@@ -203,22 +205,6 @@ def _merged(models: Sequence[Located]) -> Located:
     """Merge all paths of one model; the first that is no link becomes its path."""
     first = min(models, key=lambda model: model.path.is_symlink() or model.path.parent.is_symlink())
     return replace(first, names=tuple(dict.fromkeys(n for m in (first, *models) for n in m.names)))
-
-
-def _paths(dirs: Sequence[Path]) -> Iterator[Located]:
-    for root in dirs:
-        for child in _subdirectories(root.expanduser()):
-            if repo_id := hub.repo_id_of(child):
-                snapshot = hub.Hub(child.parent).snapshot(repo_id)
-                yield located(snapshot or child, repo_id)
-                continue
-            inner = [] if os.path.isfile(child / "config.json") else _subdirectories(child)  # noqa: PTH113
-            if not inner:
-                yield Located(child, names_of(child.name))
-            elif any(map(hub.repo_id_of, inner)):
-                yield from _paths([child])
-            else:
-                yield from (located(path, f"{child.name}/{path.name}") for path in inner)
 
 
 def where_new(wanted: HubName, places: Places) -> Path | None:
@@ -263,33 +249,6 @@ def away(places: Places) -> dict[Path, str]:
 def about_away(problems: Mapping[Path, str]) -> str:
     sentences = (f"{root} in models.dirs can't be read: {why}." for root, why in problems.items())
     return " ".join(sentences)
-
-
-def _subdirectories(directory: Path) -> list[Path]:
-    try:
-        with os.scandir(directory) as entries:
-            names = [e.name for e in entries if _has_a_name(e) and _is_directory(e)]
-    except OSError:
-        return []
-    return [directory / name for name in sorted(names)]
-
-
-def _files(directory: Path) -> list[Path]:
-    try:
-        return sorted(directory.iterdir())
-    except OSError:
-        return []
-
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
-
-
-def _has_a_name(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith(".") and entry.name.isprintable()
 
 
 def near_names(name: str, places: Places) -> list[str]:

@@ -16,8 +16,8 @@ _LIBRARY = ("registry.ollama.ai", "library")
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignFile:
-    """A GGUF file under the names that its program gives it."""
+class NamedPath:
+    """A GGUF file or a directory, and its names, the one to show first."""
 
     path: Path
     names: tuple[str, ...]
@@ -46,13 +46,13 @@ def _places_of(program: str) -> list[Path]:
     return [home / ".cache" / "llama.cpp", home / "Library" / "Caches" / "llama.cpp"]
 
 
-def ollama_files(programs: Sequence[str]) -> Iterator[ForeignFile]:
+def ollama_files(programs: Sequence[str]) -> Iterator[NamedPath]:
     """Yield the models of Ollama's store: manifests/HOST/NAMESPACE/MODEL/TAG name a blob."""
     for store in _places_of(OLLAMA) if OLLAMA in programs else ():
         for manifest in _manifests(store):
             blob = _blob_of(manifest)
             if blob and (store / "blobs" / blob).is_file():
-                yield ForeignFile(store / "blobs" / blob, _names_of(manifest.parts[-4:]))
+                yield NamedPath(store / "blobs" / blob, _names_of(manifest.parts[-4:]))
 
 
 def _manifests(store: Path) -> list[Path]:

@@ -31,14 +31,21 @@ _HINT = "Set models.dirs to a directory that you may write to."
 def staged(target: Path, is_complete: Callable[[Path], bool]) -> Iterator[Path]:
     """Yield a staging directory; rename its `model` to `target` at the end. Raises
     NoPlaceForModels."""
-    problem = f"The models directory {target.parent} can't be written to"
-    with system_errors_as(NoPlaceForModels, problem, _HINT):
-        path = Path(tempfile.mkdtemp(prefix=f"{STAGING}{os.getpid()}-", dir=target.parent))
-    try:
+    with staging_directory(target.parent) as path:
         (path / "model").mkdir()
         yield path
         sync(path / "model")
         _publish(path / "model", target, path, is_complete)
+
+
+@contextmanager
+def staging_directory(models_dir: Path) -> Iterator[Path]:
+    """Yield a new directory that is removed with all in it. Raises NoPlaceForModels."""
+    problem = f"The models directory {models_dir} can't be written to"
+    with system_errors_as(NoPlaceForModels, problem, _HINT):
+        path = Path(tempfile.mkdtemp(prefix=f"{STAGING}{os.getpid()}-", dir=models_dir))
+    try:
+        yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
 

@@ -13,6 +13,7 @@ import psutil
 
 from omlx_server.errors import UsageError
 from omlx_server.process.ports import next_free
+from omlx_server.process.running import WILDCARDS, announcing, http_url
 from omlx_server.settings.types import UNIX
 from omlx_server.settings.whole_file import PRIVATE_DIRECTORY
 
@@ -21,14 +22,18 @@ INHERITED = "OMLX_LISTENING_FD"
 _BACKLOG = 2048
 _NOT_FOR_OTHERS = 0o177
 _DIALLING_SECONDS = 1.0
-# Wildcard addresses, and those at which this machine reaches them.
-_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _OUR_PROGRAMS = ("omlx_server", "omlx-server")
 
 
 @contextmanager
 def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
-    """Yield the server's socket, `uds` if set. Raises UsageError."""
+    """Yield the server's socket, `uds` if set, and announce it. Raises UsageError."""
+    with _bound(host, port, uds) as sock, announcing(url_of(sock)):
+        yield sock
+
+
+@contextmanager
+def _bound(host: str, port: int, uds: str) -> Iterator[socket.socket]:
     inherited = os.environ.get(INHERITED)
     if inherited:
         with socket.socket(fileno=os.dup(int(inherited))) as sock:
@@ -89,8 +94,7 @@ def url_of(sock: socket.socket) -> str:
     if sock.family == socket.AF_UNIX:
         return f"{UNIX}{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
-    host = _WILDCARDS.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return http_url(host, port)
 
 
 def _bind_unix(path: Path) -> socket.socket:
@@ -165,7 +169,7 @@ def _all_connections() -> Iterator[tuple[int | None, Any]]:
 def _listens_at(connection: Any, host: str, port: int) -> bool:
     if connection.status != psutil.CONN_LISTEN or connection.laddr.port != port:
         return False
-    return host in _WILDCARDS or connection.laddr.ip in (host, *_WILDCARDS)
+    return host in WILDCARDS or connection.laddr.ip in (host, *WILDCARDS)
 
 
 def _describe_process(process: psutil.Process) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from omlx_server.process.running import announcing
 from tests.cli.home import CONFIG
 from tests.cli.json_handler import JsonHandler
 
@@ -83,6 +84,7 @@ def server(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
             f'[models]\ndirs = ["{home}/models"]\nuse_hf_cache = false\n'
         )
         monkeypatch.setenv("OMLX_ADMIN_TOKEN", TOKEN)
-        yield known
+        with announcing(known.url):
+            yield known
         http.shutdown()
         thread.join()

@@ -8,9 +8,12 @@ import json
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import FrameType
 from typing import Any
+
+from omlx_server.process.running import announcing
 
 ANSWER = os.environ.get("FAKE_ANSWER", "It is Paris.")
 KEY = os.environ.get("FAKE_KEY", "")
@@ -115,6 +118,8 @@ if __name__ == "__main__":
     port = int(sys.argv[sys.argv.index("--port") + 1]) if "--port" in sys.argv else 0
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
-    sys.stdout.write(f"http://127.0.0.1:{server.server_port}\n")
+    url = f"http://127.0.0.1:{server.server_port}"
+    sys.stdout.write(f"{url}\n")
     sys.stdout.flush()
-    server.serve_forever()
+    with announcing(url) if "FAKE_ANNOUNCES" in os.environ else nullcontext():
+        server.serve_forever()

@@ -1,5 +1,6 @@
 """What a shell is told when the user presses Tab: quickly, and never an error."""
 
+import json
 import os
 import stat
 import subprocess
@@ -90,6 +91,29 @@ def test_aliases_the_default_and_other_directories(
     (tmp_path / CONFIG).write_text('[models.aliases]\nsmall = "org/theirs"\n')
     own = ["mine", "org/theirs"]
     assert complete_models() == ["starter", "far", *own, "small", "usual"]
+
+
+def test_models_of_other_programs_by_their_file_names_alone(models: Path, home: Path) -> None:
+    store = home / ".ollama" / "models"
+    manifests = store / "manifests" / "registry.ollama.ai" / "library" / "qwen3"
+    manifests.mkdir(parents=True)
+    digest = "0" * 64
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}"}
+    for tag in ("latest", "0.6b"):
+        (manifests / tag).write_text(json.dumps({"layers": [layer]}))
+    (store / "blobs").mkdir()
+    (store / "blobs" / f"sha256-{digest}").write_text("not opened")
+    studio = home / ".lmstudio" / "models"
+    make_model(studio / "acme" / "mlx")
+    (studio / "acme" / "gguf").mkdir()
+    (studio / "acme" / "gguf" / "small.gguf").write_text("not opened")
+    (models / "top.gguf").touch()
+    names = complete_models()
+    others = ["qwen3:0.6b", "qwen3", "qwen3:latest"]
+    assert [n for n in names if n.startswith("qwen3")] == others
+    assert {"acme/mlx", "acme/small", "top"} <= {*names}
+    assert "small" not in names
+    assert not (models / ".gguf").exists(), "it has parsed the files"
 
 
 def test_hugging_face_may_be_elsewhere(

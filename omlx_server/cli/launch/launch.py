@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from omlx_server.cli.launch.clients import (
@@ -14,7 +15,7 @@ from omlx_server.cli.launch.clients import (
     short_context_warning,
     target_of,
 )
-from omlx_server.cli.server_client.http import server_of, socket_of
+from omlx_server.cli.server_client.http import server_of, socket_of, stored_key
 from omlx_server.cli.shell.options import load_settings, memory_limit
 from omlx_server.cli.shell.output import say
 from omlx_server.errors import OmlxError, UsageError, system_errors_as
@@ -34,6 +35,8 @@ def run(
             hint="let the server listen on a port: omlx-server config set server.uds ''",
         )
     target = target_of(server, model, settings, must_answer=not show)
+    if show and not url:  # the server may come later, and only the key's name is shown
+        target = replace(target, key=server.key or stored_key(settings) or NO_KEY)
     launch = CLIENTS[client](target)
     needs, least = f"{client} needs", launch.least_context
     if warning := short_context_warning(

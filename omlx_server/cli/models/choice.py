@@ -1,6 +1,6 @@
 """Chooses the model that `up` serves when the user names none."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rich.filesize import decimal
@@ -8,13 +8,16 @@ from rich.filesize import decimal
 from omlx_server.cli.models.fit import LONG, fit_here
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import memory_limit
+from omlx_server.cli.shell.output import visible
 from omlx_server.core.memory.fit import Fit
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models.catalogue import STARTER
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.names import ShortName, best_that_fits
+from omlx_server.models.installed import program_with
 from omlx_server.models.kind import kind_in
+from omlx_server.models.layout import real_path, weight_bytes
 from omlx_server.models.locate import Located, installed
 from omlx_server.settings import Settings
 
@@ -32,9 +35,12 @@ def choose(settings: Settings) -> Choice:
     if settings.models.default:
         return Choice(settings.models.default, "models.default")
     limit = memory_limit(settings)
-    newest = newest_that_fits(installed(settings.models), limit)
-    if newest is not None:
-        return Choice(newest.names[0], "the newest model here that fits")
+    models = those_that_fit(installed(settings.models), limit)
+    own = next((model for model in models if program_with(model) is None), None)
+    if own is not None:
+        return Choice(own.names[0], "the newest model here that fits")
+    if models:
+        return _of_other_programs(models)
     why = "a small model to begin with"
     best = best_that_fits(limit)
     if best is None:
@@ -63,15 +69,35 @@ def _offer(best: ShortName, why: str) -> Choice:
     return Choice(STARTER.name, f"{why}; `omlx-server up starter` does not ask")
 
 
-def newest_that_fits(candidates: Iterable[Located], limit: int) -> Located | None:
-    """Return the newest chat model but the starter that fits, or else is tight."""
+def _of_other_programs(models: Mapping[Located, Fit]) -> Choice:
+    """Return the newest model that another program keeps, or ask on a terminal which of several."""
+    names = [visible(model.names[0]) for model in models]
+    origins = [origin.value for model in models if (origin := program_with(model))]
+    number = 1
+    if len(models) > 1 and stdin.is_terminal():
+        print("Models of other programs, which are served as they are:", flush=True)
+        for row, (model, fit) in enumerate(models.items()):
+            size = decimal(weight_bytes(model.path))
+            name = names[row].ljust(max(map(len, names)))
+            print(f"  {row + 1:2}  {name}  {origins[row]:9}  {size:>8}  {fit.value}", flush=True)
+        print("`omlx-server search` lists others to download.", flush=True)
+        number = stdin.ask_number("Which one?", len(models))
+    chosen = list(models)[number - 1]
+    return Choice(chosen.names[0], f"kept by {origins[number - 1]}")
+
+
+def those_that_fit(candidates: Iterable[Located], limit: int) -> dict[Located, Fit]:
+    """Return the chat models but the starter, the newest first; those that are tight come last."""
     chat_models = [
         model
         for model in candidates
         if not model.path.name.startswith(STARTER.full_name)
         and kind_in(model.path, model.names[0]) is ModelKind.CHAT
     ]
-    newest_first = sorted(chat_models, key=lambda m: m.path.stat().st_mtime, reverse=True)
-    fits = [fit_here(model, limit) for model in newest_first]
-    best = next((fit for fit in (Fit.FITS, Fit.TIGHT) if fit in fits), None)
-    return newest_first[fits.index(best)] if best else None
+    newest_first = sorted(chat_models, key=_made_at, reverse=True)
+    fits = {model: fit_here(model, limit) for model in newest_first}
+    return {m: fit for wanted in (Fit.FITS, Fit.TIGHT) for m, fit in fits.items() if fit is wanted}
+
+
+def _made_at(model: Located) -> float:
+    return real_path(model.path).stat().st_mtime

@@ -1,7 +1,6 @@
 """Asks a running server about its models, and changes them, with the admin token."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from omlx_server.cli.server_client.http import (
     is_local,
     running_server,
     server_of,
+    with_admin_token,
 )
 from omlx_server.cli.shell.output import say
 from omlx_server.core.chunk_sizes import ChunkSizes
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.settings import Settings
-from omlx_server.settings.admin_token import read_admin_token
 
 _UNKNOWN_MODEL = "model_not_found"
 _NEEDS_TOKEN = ("admin_token_needed", "admin_unavailable")
@@ -28,15 +27,13 @@ _PS_HINT = "`omlx-server ps` shows the models that it has, `omlx-server pull NAM
 def admin_server_of(
     url: str, api_key: str, config: Path | None, sets: Sequence[str]
 ) -> ServerClient:
-    """Return `server_of`, with the admin token unless `url` leads to another machine."""
+    """Return `server_of`, `with_admin_token` unless `url` leads to another machine."""
     server = server_of(url, api_key, config, sets)
-    if url and not is_local(server.url):
-        return server
-    return replace(server, admin_token=read_admin_token())
+    return server if url and not is_local(server.url) else with_admin_token(server)
 
 
 def own_admin_server(settings: Settings) -> ServerClient:
-    return replace(running_server(settings), admin_token=read_admin_token())
+    return with_admin_token(running_server(settings))
 
 
 def post_and_wait(server: ServerClient, path: str, body: object) -> Mapping[str, Any]:

@@ -4,12 +4,7 @@ import socket
 from dataclasses import dataclass
 from enum import Enum
 
-from omlx_server.cli.server_client.http import (
-    ServerClient,
-    is_omlx_server,
-    own_server,
-    with_port,
-)
+from omlx_server.cli.server_client.http import is_omlx_server, local_url, with_port
 from omlx_server.errors import UsageError
 from omlx_server.process import ports
 from omlx_server.settings import Settings
@@ -25,10 +20,10 @@ class Listener(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """An address (port 0: a Unix socket), a client for a `server` there, and who listens now."""
+    """An address (port 0: a Unix socket), and who listens there now."""
 
     port: int
-    server: ServerClient
+    url: str
     listener: Listener = Listener.NOBODY
 
 
@@ -36,9 +31,8 @@ def find_address(settings: Settings) -> ListenAddress:
     """Return the address of these settings. With server.port 0 it is a free port."""
     host, port = settings.server.host, settings.server.port
     if settings.server.uds:  # a dead server's socket file is no problem
-        server = own_server(settings)
-        listener = Listener.OURS if is_omlx_server(server.url) else Listener.NOBODY
-        return ListenAddress(0, server, listener)
+        url = local_url(settings)
+        return ListenAddress(0, url, Listener.OURS if is_omlx_server(url) else Listener.NOBODY)
     if port == 0:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         with socket.create_server((host, 0), family=family) as probe:
@@ -46,8 +40,8 @@ def find_address(settings: Settings) -> ListenAddress:
     address = _unused_address(settings, port)
     if ports.is_free(host, port):
         return address
-    listener = Listener.OURS if is_omlx_server(address.server.url) else Listener.OTHER
-    return ListenAddress(port, address.server, listener)
+    listener = Listener.OURS if is_omlx_server(address.url) else Listener.OTHER
+    return ListenAddress(port, address.url, listener)
 
 
 def next_free(settings: Settings) -> ListenAddress:
@@ -60,4 +54,4 @@ def next_free(settings: Settings) -> ListenAddress:
 
 
 def _unused_address(settings: Settings, port: int) -> ListenAddress:
-    return ListenAddress(port, own_server(with_port(settings, port)))
+    return ListenAddress(port, local_url(with_port(settings, port)))

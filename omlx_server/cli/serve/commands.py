@@ -11,8 +11,9 @@ UpModel = Annotated[
     str,
     model_argument(
         "As for `serve`. Without it: models.default of the config, else the newest model that "
-        "is here and fits into memory. If none is here, it offers the best usual model that fits; "
-        "the starter (93 MB) where nobody can answer, nothing fits or there is no network.",
+        "is here and fits into memory; it asks which if only other programs have some. If none is "
+        "here, it offers the best usual model that fits; the starter (93 MB) where nobody can "
+        "answer, nothing fits or there is no network.",
         complete=complete_servable,
     ),
 ]

@@ -1,5 +1,6 @@
 """`omlx-server up`: gets a model, uses or starts a server, and prints how to connect."""
 
+import math
 import os
 import shlex
 import shutil
@@ -26,11 +27,11 @@ from omlx_server.cli.server_client.http import (
     socket_of,
     with_port,
 )
-from omlx_server.cli.server_client.moved import announcing, moved_ports
 from omlx_server.cli.server_client.page import open_page, page_url, signed_in_url
 from omlx_server.cli.shell.options import load_settings, memory_limit
 from omlx_server.cli.talk.client import ChatClient, served_models
 from omlx_server.errors import OmlxError, Unavailable
+from omlx_server.process.running import announcing, moved_ports
 from omlx_server.settings import Loaded, Settings
 from omlx_server.settings.types import expanded
 
@@ -46,6 +47,10 @@ _CURL = (
 PROGRAM = (sys.executable, "-P", "-m", "omlx_server")
 ServerProcess = subprocess.Popen[bytes]
 _POLL_SECONDS = 0.2
+_SILENT_SECONDS = 5
+_FIRST_START = (
+    "The first start of a model measures its memory on this machine; later ones are quicker."
+)
 _END_SECONDS = 15  # in which the server ends, after the grace of running answers
 
 
@@ -78,30 +83,35 @@ def run(options: UpOptions, *, port: str | None) -> int:
             served = served_models(client)
         if not options.model or options.model in served:
             return _use_running(server, options.model or served[0], options)
-        if server == address.server:
+        if server.url == address.url:
             listener = f"A server of {served[0]}"
     if address.listener is Listener.NOBODY:
         return _start_server(loaded, address, options)
     free_address = address_in_use.next_free(loaded.settings)
     moving = f"{listener} has port {address.port}; taking {free_address.port}."
-    with announcing(address.port, free_address.port):
+    with announcing(f"{address.port}-{free_address.port}"):
         return _start_server(loaded, free_address, options, moving)
 
 
 def _running_servers(settings: Settings, address: ListenAddress) -> list[ServerClient]:
     """Return our servers at the configured address and at the ports to which `up` moved."""
-    servers = [address.server] if address.listener is Listener.OURS else []
+    servers = [own_server(settings)] if address.listener is Listener.OURS else []
     moved = [own_server(with_port(settings, port)) for port in moved_ports(address.port)]
     return servers + [server for server in moved if is_omlx_server(server.url)]
 
 
 def _use_running(server: ServerClient, model: str, options: UpOptions) -> int:
     print(f"A server runs already at {server.url}.", flush=True)
+    _greet(server, model, options)
+    return 0
+
+
+def _greet(server: ServerClient, model: str, options: UpOptions) -> None:
     with ChatClient(server) as client:
+        model = _served_name(client.models(), model)
         if options.once or options.demo:
             ask_twice(client, model)
     _say_where_to_go(server, model, options)
-    return 0
 
 
 def _start_server(
@@ -116,19 +126,16 @@ def _start_server(
         print(f"Model: {choice.name} ({choice.why})", flush=True)
     if moving:
         print(moving, flush=True)
-    print(f"Starting {model} on {address.server.url} ...", flush=True)
+    print(f"Starting {model} on {address.url} ...", flush=True)
     arguments = _serve_arguments(model, address, options)
     grace_seconds = settings.server.shutdown_grace_seconds
     with (
         _server_process(options.program, arguments, grace_seconds) as server,
-        ChatClient(address.server) as client,
+        ChatClient(ServerClient(address.url, is_own=True)) as client,
     ):
         if not _wait_until_ready(client.is_ready, server):
             return int(server.returncode)
-        model = _served_name(client.models(), model)
-        if options.once or options.demo:
-            ask_twice(client, model)
-        _say_where_to_go(address.server, model, options)
+        _greet(own_server(with_port(settings, address.port)), model, options)
         if options.once:
             print(f"\nThe server ends now. One that stays: {_program_in_words()} up", flush=True)
         else:
@@ -231,7 +238,11 @@ def _server_process(
 def _wait_until_ready(is_ready: Callable[[], bool], server: ServerProcess) -> bool:
     """Wait without limit. Return False if the server ended with exit code 1 or 2: it has printed
     the reason. Raises Unavailable if it ended otherwise."""
+    say_at = time.monotonic() + _SILENT_SECONDS
     while not is_ready():
+        if time.monotonic() > say_at:
+            say_at = math.inf
+            print(_FIRST_START, flush=True)
         if server.poll() in (1, 2):
             return False
         if server.returncode is not None:

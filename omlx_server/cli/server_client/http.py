@@ -1,9 +1,11 @@
 """Sends small requests to a server with the standard library alone, to be quick."""
 
 import json
+import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -13,10 +15,13 @@ from urllib.parse import urlsplit
 
 from msgspec import structs
 
-from omlx_server.cli.server_client.moved import moved_ports
+from omlx_server.cli.server_client.trust import say_untrusted, trusted_url
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.errors import OmlxError, UsageError
+from omlx_server.process.running import http_url, moved_ports
 from omlx_server.settings import Settings
+from omlx_server.settings.admin_token import read_admin_token
+from omlx_server.settings.layers import TOKEN_VARIABLE
 from omlx_server.settings.types import UNIX, is_loopback
 
 _MODELS_ROUTE = "/v1/models"
@@ -24,8 +29,6 @@ _TIMEOUT = 5.0  # seconds
 _MOST_BYTES = 1 << 24
 # Printable ASCII without a blank at its ends.
 _API_KEY = re.compile(r"[!-~]([ -~]*[!-~])?")
-# A server that listens at all addresses of a machine is reached at its loopback address.
-_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class UnixConnection(HTTPConnection):
@@ -113,6 +116,12 @@ class ServerClient:
         if body is not None:
             headers["Content-Type"] = "application/json"
         return headers
+
+    def is_listening(self) -> bool:
+        with suppress(OSError, ValueError), closing(self._connection()) as connection:
+            connection.connect()
+            return True
+        return False
 
     def models(self) -> list[str]:
         """Return the models' names; empty if the server refuses. Raises as `get`."""
@@ -219,9 +228,33 @@ def is_omlx_server(url: str) -> bool:
 
 
 def own_server(settings: Settings, api_key: str = "") -> ServerClient:
-    """Return the server of these settings, with `api_key` or their first key. Raises UsageError."""
-    key = api_key or next((key.reveal() for key in settings.auth.api_keys), "")
-    return replace(server_at(local_url(settings), key), is_own=True)
+    """Return the server of these settings, with `api_key` or else, if this user runs it, their
+    first key. Raises UsageError."""
+    server = replace(server_at(local_url(settings), api_key), is_own=True)
+    stored = stored_key(settings)
+    return server if api_key or not stored else _if_trusted(server, key=stored)
+
+
+def stored_key(settings: Settings) -> str:
+    return next((key.reveal() for key in settings.auth.api_keys), "")
+
+
+def with_admin_token(server: ServerClient) -> ServerClient:
+    """Add the token of the environment, or the stored one if this user runs the server. Raises
+    ConfigError."""
+    token = read_admin_token()
+    if not token or TOKEN_VARIABLE in os.environ:
+        return replace(server, admin_token=token)
+    return _if_trusted(server, token=token)
+
+
+def _if_trusted(server: ServerClient, *, key: str = "", token: str = "") -> ServerClient:
+    """Add what is stored if this user runs the server; else say why not, if somebody listens."""
+    if url := trusted_url(server.url):
+        return replace(server, url=url, key=server.key or key, admin_token=token)
+    if server.is_listening():
+        say_untrusted(server.url)
+    return server
 
 
 def local_url(settings: Settings) -> str:
@@ -230,5 +263,4 @@ def local_url(settings: Settings) -> str:
         return f"{UNIX}{Path(settings.server.uds).absolute()}"
     if settings.server.port == 0:
         raise UsageError("server.port is 0, so its real port is unknown", hint="give --url")
-    host = _LOOPBACK.get(settings.server.host, settings.server.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.server.port}"
+    return http_url(settings.server.host, settings.server.port)

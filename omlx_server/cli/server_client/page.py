@@ -3,12 +3,11 @@
 import html
 import webbrowser
 from contextlib import suppress
-from dataclasses import replace
 from http import HTTPStatus
 
-from omlx_server.cli.server_client.http import NoAnswer, ServerClient, socket_of
+from omlx_server.cli.server_client.http import NoAnswer, ServerClient, socket_of, with_admin_token
 from omlx_server.errors import ConfigError
-from omlx_server.settings.admin_token import read_admin_token, token_file
+from omlx_server.settings.admin_token import token_file
 from omlx_server.settings.whole_file import PRIVATE_DIRECTORY, PRIVATE_FILE, replacing
 
 _FILE_NAME = "page.html"
@@ -34,11 +33,8 @@ def signed_in_url(server: ServerClient, page: str) -> str:
     """Return `page` with a new code, or as it is if this user's server gives none."""
     if not server.is_own:
         return page
-    token = ""
-    with suppress(ConfigError):
-        token = read_admin_token()
-    with suppress(NoAnswer):
-        reply = replace(server, admin_token=token).post("/admin/sign-in-code", {})
+    with suppress(ConfigError, NoAnswer):
+        reply = with_admin_token(server).post("/admin/sign-in-code", {})
         if reply.status == HTTPStatus.OK and (code := reply.text("code")):
             return f"{page}#in={code}"
     return page

@@ -5,17 +5,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from omlx_server.cli.shell.options import load_settings
-from omlx_server.models.catalogue import CATALOGUE, MINILM, names_of
+from omlx_server.models.catalogue import CATALOGUE, MINILM
+from omlx_server.models.gguf.walk import walk
 from omlx_server.models.hub.names import SHORT_NAMES
+from omlx_server.models.other_programs import NamedPath, directories_of, ollama_files
 from omlx_server.settings.types import expanded
 
 
 def models() -> list[str]:
     settings = load_settings(None).settings.models
     names = [row.name for row in CATALOGUE]
-    names += _names_below(settings.dirs)
+    names += _names_below([*settings.dirs, *directories_of(settings.other_programs)])
+    names += (name for file in ollama_files(settings.other_programs) for name in file.names)
     if settings.use_hf_cache:
-        names += _names_in_hub_cache(_hub_cache())
+        names += _names_below([_hub_cache()])
     names += settings.aliases
     if settings.default:
         names.append(settings.default)
@@ -32,20 +35,14 @@ def pullable() -> list[str]:
 
 
 def _names_below(dirs: Sequence[Path]) -> Iterator[str]:
-    for root in dirs:
-        for child in _subdirectories(root.expanduser()):
-            if _is_model(child):
-                yield from names_of(child.name)
-            else:  # it may be an organization: org/name
-                models = filter(_is_model, _subdirectories(child))
-                yield from (f"{child.name}/{model.name}" for model in models)
+    folders, files = walk(dirs)
+    for model in (*filter(_is_model, folders), *files):
+        yield from (n for n in model.names if not model.names[0].endswith(f"/{n}"))
 
 
-def _names_in_hub_cache(cache: Path) -> Iterator[str]:
-    for repository in _subdirectories(cache):  # such as models--org--name
-        kind, _, name = repository.name.partition("--")
-        if kind == "models" and any(repository.glob("snapshots/*/config.json")):
-            yield name.replace("--", "/", 1)
+def _is_model(folder: NamedPath) -> bool:
+    snapshots = folder.path.glob("snapshots/*/config.json")
+    return (folder.path / "config.json").is_file() or any(snapshots)
 
 
 def _hub_cache() -> Path:
@@ -53,13 +50,3 @@ def _hub_cache() -> Path:
     hub_home = os.environ.get("HF_HOME", f"{user_cache}/huggingface")
     by_old_variable = os.environ.get("HUGGINGFACE_HUB_CACHE", f"{hub_home}/hub")
     return expanded(os.environ.get("HF_HUB_CACHE", by_old_variable))
-
-
-def _subdirectories(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        return []
-    return sorted(p for p in directory.iterdir() if p.is_dir() and not p.name.startswith("."))
-
-
-def _is_model(directory: Path) -> bool:
-    return (directory / "config.json").is_file()

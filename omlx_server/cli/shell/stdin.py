@@ -3,6 +3,7 @@
 import sys
 
 import typer
+from click import IntRange
 
 from omlx_server.errors import UsageError
 
@@ -23,6 +24,11 @@ def confirm(question: str, hint: str, *, default: bool = False) -> bool:
     if not is_terminal():
         raise UsageError("there is no terminal to ask on", hint=hint)
     return typer.confirm(question, default=default, err=True)
+
+
+def ask_number(question: str, most: int) -> int:
+    """Ask on stderr for a number from 1, the default, to `most`."""
+    return int(typer.prompt(question, default=1, type=IntRange(1, most), err=True))
 
 
 def read(most_bytes: int = -1) -> bytes:

@@ -4,20 +4,22 @@ and a link to the file itself, which is neither copied nor changed."""
 import hashlib
 import re
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from omlx_server.core.gguf.families import config_of
 from omlx_server.core.gguf.forms import bytes_in_mlx, check_types, count_values, main_type
 from omlx_server.core.gguf.head import GgufHead, parse_head
 from omlx_server.core.model_files.weights import GGUF, GGUF_LINKS
-from omlx_server.errors import ModelUnavailable, one_line
+from omlx_server.errors import ModelUnavailable, NoPlaceForModels, one_line
 from omlx_server.models import json_file, layout
+from omlx_server.models.gguf.names import SPLIT
 from omlx_server.models.gguf.tokenizer import save_tokenizer
-from omlx_server.models.staging import prepare, staged
+from omlx_server.models.staging import prepare, staged, staging_directory
 
 VIEWS = ".gguf"
 """The folder of views, beside the server's own models."""
-_SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})")
+_VIEW = re.compile(r".+-[0-9a-f]{12}")
 _VIEW_BYTES = 50_000_000  # the tokenizer of a large vocabulary
 _ROPE_FACTORS = "rope_freqs.weight"
 
@@ -51,11 +53,29 @@ def view_of(file: Path, views: Path) -> Path:
     return target
 
 
-def is_model(file: Path) -> bool:
-    """Return whether it is a whole model by its name, or the first part of one."""
-    split = _SPLIT.fullmatch(file.stem)
-    is_first = split is None or int(split["number"]) == 1
-    return is_first and file.suffix == ".gguf" and file.is_file()
+def remove_old(views: Path) -> None:
+    """Remove the views of files that are gone or have changed."""
+    with suppress(OSError, NoPlaceForModels):
+        for view in [] if views.is_symlink() else list(views.iterdir()):
+            if _is_old(view):
+                # Another server may be first.
+                with staging_directory(views) as work, suppress(OSError):
+                    view.rename(work / "model")
+
+
+def _is_old(view: Path) -> bool:
+    """Whether all in a directory was made here, for a file that is not as it was."""
+    if view.is_symlink() or _VIEW.fullmatch(view.name) is None:
+        return False
+    links = layout.gguf_links(view)
+    if not links or not all(link.is_symlink() for link in links):
+        return False
+    if any(path.is_dir() for path in view.iterdir()):  # adapters, which are the user's
+        return False
+    try:
+        return _name([link.resolve() for link in links]) != view.name
+    except ModelUnavailable:
+        return True
 
 
 def complete(directory: Path) -> None:
@@ -73,7 +93,7 @@ def complete(directory: Path) -> None:
 def _parts(file: Path) -> list[Path]:
     """Return all files of a split model, the first of which has its fields."""
     file = file.resolve()
-    split = _SPLIT.fullmatch(file.stem)
+    split = SPLIT.fullmatch(file.stem)
     if split is None:
         return [file]
     stem, count = split["stem"], split["count"]

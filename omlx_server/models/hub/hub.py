@@ -32,7 +32,7 @@ from huggingface_hub.utils import (
 
 from omlx_server.errors import FetchFailed, ModelUnavailable, one_line
 from omlx_server.models import layout
-from omlx_server.models.hub.names import MAIN
+from omlx_server.models.hub.names import MAIN, repo_id_of
 from omlx_server.models.hub.remote import Remote, RemoteFile
 
 ALLOWED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "tokenizer*")
@@ -190,12 +190,6 @@ def ask(url: str, query: Mapping[str, Any] | None = None) -> Any:
     answer = get_session().get(url, params=query, headers=headers, timeout=_ASK_SECONDS)
     hf_raise_for_status(answer)
     return answer
-
-
-def repo_id_of(folder: Path) -> str:
-    """Return the id of the model in a folder of a hub's cache, or ""."""
-    kind, _, name = folder.name.partition("--")
-    return name.replace("--", "/", 1) if kind == "models" and "--" in name else ""
 
 
 def folder_of(path: Path) -> Path:

@@ -4,6 +4,7 @@ import os
 import re
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from urllib.parse import unquote
 
 from omlx_server.core.memory.fit import CONTEXT, Fit, fit_of
@@ -151,3 +152,9 @@ def _checked(repo_id: str, revision: str) -> HubName | None:
     if _REPO_ID.fullmatch(repo_id) and _REVISION.fullmatch(revision):
         return HubName(repo_id, revision)
     return None
+
+
+def repo_id_of(folder: Path) -> str:
+    """Return the id of the model in a folder of a hub's cache, or ""."""
+    kind, _, name = folder.name.partition("--")
+    return name.replace("--", "/", 1) if kind == "models" and "--" in name else ""

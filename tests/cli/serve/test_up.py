@@ -4,12 +4,14 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +28,6 @@ from omlx_server.cli.serve import address_in_use, up
 from omlx_server.cli.serve.address_in_use import Listener
 from omlx_server.cli.serve.first_chat import ask_twice
 from omlx_server.cli.server_client.http import running_server, server_at
-from omlx_server.cli.server_client.moved import announcing, moved_ports
 from omlx_server.cli.shell import stdin
 from omlx_server.cli.shell.options import memory_limit
 from omlx_server.cli.talk.client import ChatClient, TimedAnswer
@@ -34,6 +35,7 @@ from omlx_server.errors import OmlxError, UsageError
 from omlx_server.models.hub import hub
 from omlx_server.models.locate import installed
 from omlx_server.process import ports
+from omlx_server.process.running import announcing, moved_ports
 from omlx_server.settings import Settings, load
 from tests.api.conftest import CHATML
 from tests.cli.conftest import FAKE_SERVER
@@ -145,6 +147,17 @@ def test_a_server_that_was_asked_for_wrongly_has_said_why(
     assert capfd.readouterr().err == "mine\n"
 
 
+def test_a_long_start_is_explained_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(up, "_SILENT_SECONDS", 0)
+    monkeypatch.setattr(up, "_POLL_SECONDS", 0)
+    answers = iter([False, False, False, True])
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
+        assert up._wait_until_ready(lambda: next(answers), server)
+    assert capfd.readouterr().out.count("The first start of a model") == 1
+
+
 @pytest.mark.parametrize("model", ["nope", ""])
 def test_a_model_that_is_none_is_told_before_anything_else(
     model: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -208,6 +221,7 @@ def test_a_key_is_used_and_never_shown(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FAKE_KEY", "very-secret")
+    monkeypatch.setenv("FAKE_ANNOUNCES", "1")
     monkeypatch.setenv("OMLX_AUTH__API_KEYS", "very-secret")
     assert start() == 0
     out = capfd.readouterr().out
@@ -256,7 +270,7 @@ def test_a_server_that_has_moved_is_found_until_its_up_ends(
         taken = other.server_port
         settings = settings_with(port=str(taken))
         assert running_server(settings).url == other.url
-        with announcing(taken, port):
+        with announcing(f"{taken}-{port}"):
             assert running_server(settings).url == server_url
             sets = ["--set", f"server.port={taken}"]
             assert f"{server_url}: " in CliRunner().invoke(app, ["status", *sets]).stdout
@@ -269,20 +283,20 @@ def test_a_server_that_has_moved_is_found_until_its_up_ends(
             assert start("starter", port=str(taken), program=("false",)) == 0
             assert f"A server runs already at {server_url}." in capfd.readouterr().out
         assert running_server(settings).url == other.url
-        trace = home / f".local/state/omlx_server/moved/{taken}-{port}"
+        trace = home / f".local/state/omlx_server/running/{taken}-{port}"
         trace.touch()  # of a killed one
         assert running_server(settings).url == other.url
 
 
 def test_a_server_at_the_configured_port_goes_before_one_that_has_moved(server_url: str) -> None:
     port = port_of(server_url)
-    with announcing(int(port), 9):
+    with announcing(f"{port}-9"):
         assert running_server(settings_with(port=port)).url == server_url
 
 
 def test_without_a_place_for_traces_a_server_moves_all_the_same(home: Path) -> None:
     (home / ".local").touch()
-    with announcing(8000, 8001):
+    with announcing("8000-8001"):
         assert moved_ports(8000) == []
 
 
@@ -292,7 +306,7 @@ def test_doors() -> None:
         assert address_in_use.find_address(taken).listener is Listener.OTHER
         free = address_in_use.next_free(taken)
         assert free.port > other.server_port
-        assert free.server.url == f"http://127.0.0.1:{free.port}"
+        assert free.url == f"http://127.0.0.1:{free.port}"
     any_port = address_in_use.find_address(settings_with(port="0"))
     assert any_port.port > 0
     assert any_port.listener is Listener.NOBODY
@@ -326,10 +340,56 @@ def test_the_newest_model_that_chats_and_fits(tmp_path: Path) -> None:
     make_model(tmp_path / "tight", age=3, size=3_000_000_000)
     make_model(tmp_path / "embeds", age=2, architecture="BertModel")
     make_model(tmp_path / "SmolLM2-135M-Instruct-f32", age=0)
-    found = choice.newest_that_fits(installed(Places([tmp_path])), 6_000_000_000)
-    assert found is not None
-    assert found.names[0] == "org/new"
-    assert choice.newest_that_fits([], 5_000) is None
+    here = choice.those_that_fit(installed(Places([tmp_path])), 6_000_000_000)
+    assert [model.names[0] for model in here] == ["org/new", "old", "tight"]
+    assert choice.those_that_fit([], 5_000) == {}
+
+
+@pytest.fixture
+def of_others(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without models of its own, and with two of LM Studio, the small one newer."""
+    monkeypatch.setenv("OMLX_MODELS__USE_HF_CACHE", "false")
+    monkeypatch.setenv("OMLX_MEMORY__LIMIT", "6GB")
+    studio = home / ".lmstudio" / "models" / "acme"
+    make_model(studio / "small", age=1)
+    make_model(studio / "tight", age=0, size=3_000_000_000)
+    make_model(studio / "huge", age=0, size=10_000_000_000)
+    return studio
+
+
+@pytest.mark.parametrize(("typed", "name"), [("\n", "acme/small"), ("2\n", "acme/tight")])
+def test_models_of_other_programs_are_offered_before_a_download(
+    typed: str,
+    name: str,
+    of_others: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(stdin, "is_terminal", lambda: True)
+    monkeypatch.setattr(sys, "stdin", StringIO(typed))
+    assert choice.choose(load().settings) == choice.Choice(name, "kept by LM Studio")
+    out, err = capfd.readouterr()
+    assert out.splitlines()[:4] == [
+        "Models of other programs, which are served as they are:",
+        "   1  acme/small  LM Studio    1 byte  fits",
+        "   2  acme/tight  LM Studio    3.0 GB  tight",
+        "`omlx-server search` lists others to download.",
+    ]
+    assert "Which one? [1]:" in err
+
+
+def test_where_nothing_is_to_choose_nothing_is_asked(
+    of_others: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chosen() -> str:
+        return choice.choose(load().settings).name
+
+    assert chosen() == "acme/small", "nobody can answer"
+    monkeypatch.setattr(stdin, "is_terminal", lambda: True)
+    shutil.rmtree(of_others / "small")
+    assert chosen() == "acme/tight", "it is the only one"
+    make_model(home / ".cache" / "omlx_server" / "models" / "mine", age=9)
+    assert chosen() == "mine"
 
 
 def test_the_default_goes_first_and_the_starter_last(
@@ -539,11 +599,20 @@ def test_a_killed_up_takes_its_server_with_it(tmp_path: Path) -> None:
 # --- scripts/quickstart --------------------------------------------------------------------------
 
 
-def test_quickstart_is_a_call_of_it() -> None:
-    lines = (ROOT / "scripts" / "quickstart").read_text().splitlines()
-    words = shlex.split(lines[-1].removeprefix("exec "))
-    assert words[1:3] == ["-m", "omlx_server"]
-    assert words[-1] == "$@"
-    arguments = words[3:-1]
-    assert arguments[:2] == ["up", "starter"]
-    assert CliRunner().invoke(app, [*arguments, "--once", "--help"]).exit_code == 0
+def test_quickstart_is_a_call_of_it(tmp_path: Path) -> None:
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    shutil.copy(ROOT / "scripts" / "quickstart", scripts)
+    (scripts / "_env.sh").write_text("prepare() { VENV=fake; }\n")
+    (tmp_path / "fake" / "bin").mkdir(parents=True)
+    (tmp_path / "fake" / "bin" / "python").symlink_to("/bin/echo")
+
+    def words(*arguments: str) -> list[str]:
+        line = ["bash", str(scripts / "quickstart"), *arguments]
+        return subprocess.check_output(line, cwd=tmp_path, text=True).split()
+
+    start = ["-m", "omlx_server", "up"]
+    assert words() == [*start, "starter", "--demo", "--once"]
+    assert words("--port", "0") == [*start, "starter", "--demo", "--port", "0", "--once"]
+    assert words("qwen3:4b") == [*start, "qwen3:4b", "--once"]
+    assert CliRunner().invoke(app, [*words("--help")[2:], "--help"]).exit_code == 0

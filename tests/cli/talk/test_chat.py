@@ -17,6 +17,7 @@ from omlx_server.cli.talk.client import ChatClient, Stopped, TimedAnswer, closin
 from omlx_server.cli.talk.conversation import Conversation
 from omlx_server.cli.talk.slash import completions
 from omlx_server.cli.talk.typed import read_typed
+from omlx_server.process.running import announcing
 from omlx_server.settings import load
 from tests.cli.conftest import FAKE_SERVER
 from tests.cli.program import ROOT
@@ -280,6 +281,7 @@ def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
 
 def test_a_key_is_asked_for_and_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_KEY", "secret")
+    monkeypatch.setenv("FAKE_ANNOUNCES", "1")
     with subprocess.Popen(
         [sys.executable, str(FAKE_SERVER)], stdout=subprocess.PIPE, text=True
     ) as server:
@@ -310,7 +312,9 @@ def test_the_own_server_is_found_by_the_settings(home: Path) -> None:
     assert url(port="9000", host="::1") == "http://[::1]:9000"
     keyed = load(None, {"server.host": "0.0.0.0", "auth.api_keys": "a,b"}).settings
     assert local_url(keyed) == "http://127.0.0.1:8000"
-    assert own_server(keyed).key == "a"
+    assert own_server(keyed).key == ""
+    with announcing(url()):
+        assert own_server(keyed).key == "a"
     assert own_server(load().settings).key == ""
     result = runner.invoke(app, ["chat"], env={"OMLX_SERVER__PORT": "0"})
     assert (result.exit_code, "give --url" in result.stderr) == (2, True)

@@ -2,6 +2,9 @@
 
 import json
 import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from transformers import AutoTokenizer
 from omlx_server.compute.model.loader import load
 from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout
-from omlx_server.models.gguf.view import VIEWS, complete, view_of
+from omlx_server.models.gguf.view import VIEWS, complete, remove_old, view_of
 from omlx_server.models.installed import installed_models
 from omlx_server.models.locate import find_here, find_installed
 from omlx_server.models.remove import remove
@@ -94,6 +97,79 @@ def test_a_file_that_vanished_is_no_model(places: Places) -> None:
     complete(view)
     file.unlink()
     assert not installed_models(places) and layout.missing_from(view)
+
+
+# --- Old views -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["gone", "changed"])
+def test_the_view_of_a_file_that_is_not_as_it_was_is_removed(places: Places, change: str) -> None:
+    [file] = places.dirs[0].rglob("*.gguf")
+    view = view_of(file, places.dirs[1] / VIEWS)
+    complete(view)
+    installed_models(places)
+    assert view.is_dir()
+    file.unlink() if change == "gone" else os.utime(file, (1, 1))
+    assert len(installed_models(places)) == (change == "changed")
+    assert not view.exists()
+    left = [path.name for path in (places.dirs[1] / VIEWS).iterdir()]
+    assert len(left) == (change == "changed") and view.name not in left
+    assert file.exists() == (change == "changed")
+
+
+def test_a_view_of_a_file_elsewhere_stays(places: Places, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    file = write_model(tmp_path / "elsewhere", "llama").file
+    view = view_of(file, places.dirs[1] / VIEWS)
+    installed_models(places)
+    assert view.is_dir()
+
+
+def test_nothing_but_views_is_removed(places: Places, tmp_path: Path) -> None:
+    [file] = places.dirs[0].rglob("*.gguf")
+    views = places.dirs[1] / VIEWS
+    view = view_of(file, views)
+    file.unlink()
+    adapted, linked, plain = (views / f"{name}-{'0' * 12}" for name in ("a", "b", "c"))
+    shutil.copytree(view, adapted, symlinks=True)
+    (adapted / "adapters").mkdir()
+    shutil.copytree(view, tmp_path / "outside", symlinks=True)
+    linked.symlink_to(tmp_path / "outside")
+    plain.mkdir()
+    (plain / "omlx-00001-of-00001.gguf").write_text("a file, no link")
+    other_name = view.rename(views / "mine")
+    installed_models(places)
+    assert all(path.exists() for path in (adapted, linked, plain, other_name))
+    views.rename(tmp_path / "views")
+    views.symlink_to(tmp_path / "views")
+    shutil.copytree(other_name, views / view.name, symlinks=True)
+    installed_models(places)
+    assert (views / view.name).exists(), "the folder of views is a link"
+
+
+def test_two_servers_remove_at_once(places: Places) -> None:
+    [file] = places.dirs[0].rglob("*.gguf")
+    views = places.dirs[1] / VIEWS
+    for seconds in range(1, 21):
+        os.utime(file, (seconds, seconds))
+        view_of(file, views)
+    file.unlink()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(remove_old, [views] * 4))
+    assert list(views.iterdir()) == []
+
+
+def test_a_directory_that_can_not_be_written_to_is_listed(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    installed_models(places)
+    [file] = places.dirs[0].rglob("*.gguf")
+    file.unlink()
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    assert installed_models(places) == []
 
 
 def write_unfit(path: Path, architecture: str) -> None:
