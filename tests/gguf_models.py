@@ -9,71 +9,40 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.constants import MODEL_ARCH_NAMES, MODEL_TENSORS, TENSOR_NAMES
 from gguf.quants import dequantize, quantize
 from mlx.utils import tree_flatten
 from mlx_lm.utils import _get_classes
 
 from omlx_server.core.gguf.families import FAMILIES
-from tests.models.tiny_gguf import TOKENS, permuted, write_tokenizer
+from tests.gguf_families import (
+    ARCHITECTURES,
+    CONFIGS,
+    FFN,
+    FIELDS,
+    HEAD_DIM,
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    LAYERS,
+    LONG,
+    PROPORTIONAL,
+    SHORT,
+)
+from tests.gguf_forms import FORMS, KEY_HEADS, NORM_OFFSETS
+from tests.models.tiny_gguf import TOKENS, write_tokenizer
 
-HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FFN = 128, 4, 2, 32, 96
-PERMUTED = ("llama", "granite", "smollm3")
 KINDS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "F16", "BF16", "F32")
-_OUTER = ("token_embd", "output_norm", "output")
-_INNER = (
-    "attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "attn_q_norm", "attn_k_norm",
-    "ffn_norm", "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps",
-    "ffn_down_exps", "post_attention_norm", "post_ffw_norm", "attn_qkv", "attn_sinks",
-)  # fmt: skip
-_MORE_FIELDS: Mapping[str, Mapping[str, float]] = {
-    "gpt-oss": {
-        "expert_count": 4,
-        "expert_used_count": 2,
-        "expert_feed_forward_length": 64,
-        "attention.sliding_window": 8,
-    },
-    "gemma2": {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
-    "granite": {
-        "embedding_scale": 12.0,
-        "residual_scale": 0.22,
-        "attention.scale": 0.0625,
-        "logit_scale": 8.0,
-    },
-    "phi3": {"rope.dimension_count": HEAD_DIM // 2},
-    "qwen3moe": {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 64},
-    "gemma3": {"attention.sliding_window": 8},
+_SUFFIXES = {
+    "ssm_a": "",
+    "ssm_dt": ".bias",
+    "exp_probs_b": ".bias",
+    "attn_sinks": ".weight",
+    "layer_output_scale": ".weight",
 }
-_MORE_CONFIG: Mapping[str, Mapping[str, Any]] = {
-    "gpt-oss": {
-        "intermediate_size": 64,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 2,
-        "sliding_window": 8,
-    },
-    "gemma2": {
-        "attn_logit_softcapping": 50.0,
-        "final_logit_softcapping": 30.0,
-        "query_pre_attn_scalar": HEAD_DIM,
-    },
-    "granite": {
-        "embedding_multiplier": 12.0,
-        "residual_multiplier": 0.22,
-        "attention_multiplier": 0.0625,
-        "logits_scaling": 8.0,
-        "attention_bias": False,
-        "mlp_bias": False,
-    },
-    "phi3": {"partial_rotary_factor": 0.5},
-    "qwen3moe": {
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 64,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-        "norm_topk_prob": True,
-    },
-    "gemma3": {"sliding_window": 8, "query_pre_attn_scalar": HEAD_DIM},
-}
+_ENDS = (".weight", ".bias", ".scale")
+# Rows of 16 bits would be rounded again when they are scaled.
+_PLAIN = ("gate_inp", "conv", "norm", "ssm_a.", "exp_probs_b", "per_layer_token_embd")
 
 
 @dataclass(frozen=True)
@@ -96,40 +65,53 @@ def write_model(
     directory.mkdir(parents=True, exist_ok=True)
     model = _random_model(architecture, tied=tied)
     path = directory / f"tiny-{architecture}.gguf"
-    writer = GGUFWriter(path, architecture, split_max_tensors=most_tensors)
+    name = ARCHITECTURES.get(architecture, architecture)
+    writer = GGUFWriter(path, name, split_max_tensors=most_tensors)
     _write_fields(writer, architecture)
-    parameters: Any = dict(tree_flatten(model.parameters()))
+    forms, offset = FORMS.get(architecture, {}), NORM_OFFSETS.get(architecture, 0.0)
+    arrays = {name: np.array(array) for name, array in _parameters(model, architecture).items()}
     values = dict[str, mx.array]()
-    for number, (name, parameter) in enumerate(_gguf_names(architecture, parameters).items()):
-        array = np.array(parameters[parameter])
-        is_plain = array.ndim == 1 or name.endswith(".bias") or "gate_inp" in name
+    for number, (name, parameter) in enumerate(_gguf_names(architecture, arrays).items()):
+        array = arrays[parameter]
+        is_plain = array.ndim == 1 or name.endswith(".bias") or any(p in name for p in _PLAIN)
         kind = "F32" if is_plain else kinds[number % len(kinds)]
         written, known = _stored(array, kind)
         values[parameter] = mx.array(known)
-        inner = name.split(".")[2] if name.startswith("blk.") else ""
-        if architecture in PERMUTED and inner in ("attn_q", "attn_k"):
-            written = permuted(written, HEADS if inner == "attn_q" else KV_HEADS)
+        written = forms.get(_inner(name), _same)(written)
         if name.endswith("norm.weight"):
-            written = written + np.float32(architecture in ("gemma2", "gemma3"))
+            written = written + np.float32(offset)
         writer.add_tensor(name, written, raw_dtype=GGMLQuantizationType[kind])
-    model.load_weights(list(values.items()))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    model.load_weights(list(_rejoined(values, architecture).items()))
+    _close(writer)
     first = next(iter(sorted(directory.glob(f"{path.stem}*.gguf"))))
     return WrittenModel(first if most_tensors else path, model)
 
 
-def _layers(architecture: str) -> int:
-    return 6 if architecture == "gemma3" else 2  # every sixth layer of Gemma has no window
+def _same(array: np.ndarray) -> np.ndarray:
+    return array
+
+
+def _inner(name: str) -> str:
+    inner = name.split(".", 2)[2] if name.startswith("blk.") else ""
+    return inner.removesuffix(".weight").removesuffix(".bias")
+
+
+def _close(writer: GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def layers_of(architecture: str) -> int:
+    return LAYERS.get(architecture, 2)
 
 
 def _random_model(architecture: str, *, tied: bool) -> nn.Module:
     config = {
         "model_type": FAMILIES[architecture].model_type,
         "hidden_size": HIDDEN,
-        "num_hidden_layers": _layers(architecture),
+        "num_hidden_layers": layers_of(architecture),
         "intermediate_size": FFN,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
@@ -139,7 +121,7 @@ def _random_model(architecture: str, *, tied: bool) -> nn.Module:
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "tie_word_embeddings": tied,
-        **_MORE_CONFIG.get(architecture, {}),
+        **CONFIGS.get(architecture, {}),
     }
     make, arguments = _get_classes(config)
     mx.random.seed(7)
@@ -150,20 +132,63 @@ def _random_model(architecture: str, *, tied: bool) -> nn.Module:
     return model  # type: ignore[no-any-return]
 
 
+def _parameters(model: nn.Module, architecture: str) -> dict[str, mx.array]:
+    """Return all parameters, as a file has them: DeepSeek V2's kv_b_proj is two tensors, two of
+    Qwen 3 Next are one."""
+    parameters: dict[str, mx.array] = dict(tree_flatten(model.parameters()))
+    if architecture == "deepseek2":
+        for name in [name for name in parameters if "kv_b_proj" in name]:
+            heads = parameters.pop(name).reshape(HEADS, 64, 64)
+            parameters[name.replace("kv_b_proj", "embed_q")] = heads[:, :32].swapaxes(1, 2)
+            parameters[name.replace("kv_b_proj", "unembed_out")] = heads[:, 32:]
+    if architecture == "qwen3next":
+        for name in [name for name in parameters if "in_proj_b." in name]:
+            parts = [parameters.pop(name), parameters.pop(name.replace("_b.", "_a."))]
+            heads = mx.concatenate([part.reshape(KEY_HEADS, -1, HIDDEN) for part in parts], axis=1)
+            parameters[name.replace("_b.", "_ba.")] = heads.reshape(-1, HIDDEN)
+    if architecture == "gemma4":
+        for name in [name for name in parameters if "switch_glu.gate_proj" in name]:
+            parts = [parameters.pop(name), parameters.pop(name.replace("gate", "up"))]
+            parameters[name.replace("gate", "gate_up")] = mx.concatenate(parts, axis=1)
+    return parameters
+
+
+def _rejoined(values: dict[str, mx.array], architecture: str) -> dict[str, mx.array]:
+    """Return the values of the model's own parameters."""
+    if architecture == "deepseek2":
+        for name in [name for name in values if "embed_q" in name]:
+            value = values.pop(name.replace("embed_q", "unembed_out"))
+            joined = mx.concatenate([values.pop(name).swapaxes(1, 2), value], axis=1)
+            values[name.replace("embed_q", "kv_b_proj")] = joined.reshape(-1, 64)
+    if architecture == "qwen3next":
+        for name in [name for name in values if "in_proj_ba." in name]:
+            heads = values.pop(name).reshape(KEY_HEADS, 2, -1, HIDDEN)
+            values[name.replace("_ba.", "_b.")] = heads[:, 0].reshape(-1, HIDDEN)
+            values[name.replace("_ba.", "_a.")] = heads[:, 1].reshape(-1, HIDDEN)
+    if architecture == "gemma4":
+        for name in [name for name in values if "gate_up" in name]:
+            gate, up = mx.split(values.pop(name), 2, axis=1)
+            values |= {name.replace("gate_up", "gate"): gate, name.replace("gate_up", "up"): up}
+    return values
+
+
 def _gguf_names(architecture: str, parameters: Mapping[str, Any]) -> dict[str, str]:
     """Return the parameter of each tensor, by llama.cpp's names."""
-    stems = [
-        *_OUTER,
-        *(f"blk.{layer}.{inner}" for layer in range(_layers(architecture)) for inner in _INNER),
-    ]
+    name = ARCHITECTURES.get(architecture, architecture)
+    [arch] = [key for key, arch_name in MODEL_ARCH_NAMES.items() if arch_name == name]
+    stems = [TENSOR_NAMES[tensor] for tensor in MODEL_TENSORS[arch]]
+    layers = range(layers_of(architecture))
     family, names = FAMILIES[architecture], dict[str, str]()
-    for name in (f"{stem}.{suffix}" for stem in stems for suffix in ("weight", "bias")):
-        try:
-            parameter = family.name_of(name)
-        except ValueError:
-            continue
-        if parameter in parameters:
-            names[name] = parameter
+    prefix = "language_model." if "language_model" in next(iter(parameters)) else ""
+    for stem in dict.fromkeys(stem.format(bid=layer) for layer in layers for stem in stems):
+        only = _SUFFIXES.get(_inner(stem))
+        for tensor in (stem + end for end in ([only] if only is not None else _ENDS)):
+            try:
+                parameter = prefix + family.name_of(tensor)
+            except ValueError:
+                continue
+            if parameter in parameters:
+                names[tensor] = parameter
     assert set(names.values()) == set(parameters)
     return names
 
@@ -177,16 +202,39 @@ def _stored(array: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _write_fields(writer: GGUFWriter, architecture: str) -> None:
-    writer.add_context_length(512)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_block_count(_layers(architecture))
-    writer.add_feed_forward_length(FFN)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_key_length(HEAD_DIM)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    for name, value in _MORE_FIELDS.get(architecture, {}).items():
-        add = writer.add_uint32 if isinstance(value, int) else writer.add_float32
-        add(f"{architecture}.{name}", value)
+    name = ARCHITECTURES.get(architecture, architecture)
+    fields = {
+        "context_length": 512,
+        "embedding_length": HIDDEN,
+        "block_count": layers_of(architecture),
+        "feed_forward_length": FFN,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KV_HEADS,
+        "attention.key_length": HEAD_DIM,
+        "attention.value_length": HEAD_DIM,
+        "rope.freq_base": 10000.0,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        **FIELDS.get(architecture, {}),
+    }
+    for key, value in fields.items():
+        _add(writer, f"{name}.{key}", value)
+    if architecture == "phi3":
+        for part, factors in (("long", LONG), ("short", SHORT)):
+            writer.add_tensor(f"rope_factors_{part}.weight", np.array(factors, np.float32))
+    if architecture == "gemma4":
+        writer.add_tensor("rope_freqs.weight", np.array(PROPORTIONAL, np.float32))
     write_tokenizer(writer)
+
+
+def _add(writer: GGUFWriter, key: str, value: Any) -> None:
+    match value:
+        case bool():
+            writer.add_bool(key, value)
+        case int():
+            writer.add_uint32(key, value)
+        case float():
+            writer.add_float32(key, value)
+        case str():
+            writer.add_string(key, value)
+        case list():
+            writer.add_array(key, value)

@@ -1,248 +1,162 @@
 """The families of models that GGUF files hold: their config for mlx-lm, and names of tensors."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from omlx_server.core.gguf import changes, configs, names
+from omlx_server.core.gguf.changes import Change
+from omlx_server.core.gguf.fields import FACTORS, Config, Factors, Fields
 from omlx_server.core.gguf.head import GgufHead
+from omlx_server.core.gguf.names import layer_of, parameter_name
+from omlx_server.core.gguf.rope import rope_scaling
 
-Config = dict[str, Any]
-_OUTER = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "ffn_gate_inp": "mlp.gate",
-    "ffn_gate_exps": "mlp.switch_mlp.gate_proj",
-    "ffn_up_exps": "mlp.switch_mlp.up_proj",
-    "ffn_down_exps": "mlp.switch_mlp.down_proj",
-    "attn_qkv": "self_attn.qkv_proj",
-}
-_NORMS_AROUND = {
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
-_GPT_OSS_NAMES = {
-    "post_attention_norm": "post_attention_layernorm",
-    "attn_sinks": "self_attn.sinks",
-    "ffn_gate_inp": "mlp.router",
-    "ffn_gate_exps": "mlp.experts.gate_proj",
-    "ffn_up_exps": "mlp.experts.up_proj",
-    "ffn_down_exps": "mlp.experts.down_proj",
-}
-_WITHOUT_SUFFIX = ("attn_sinks",)
+_SIGMOID = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
     """`more` adds to the config what is the family's own. `names` are layers' names that differ.
-    `norm_offset` is what llama.cpp added to the weights of norms. `permuted`: layers whose rows
-    llama.cpp has put in its own order, and the key of their number of heads."""
+    `norm_offset` is what llama.cpp added to the weights of norms. `changes` undo what llama.cpp
+    did to other tensors. `scales`: mlx-lm's class scales positions."""
 
     model_type: str
-    more: Callable[["_Fields"], Config] = lambda fields: {}
+    more: Callable[[Fields], Config] = lambda fields: {}
     names: Mapping[str, str] = field(default_factory=dict)
     norm_offset: float = 0.0
-    permuted: Mapping[str, str] = field(default_factory=dict)
+    scales: bool = True
+    changes: Mapping[str, Change] = field(default_factory=dict)
 
     def name_of(self, tensor: str) -> str:
         """Return the name of a tensor's parameter. Raises ValueError for one that is not known."""
-        stem, _, suffix = tensor.rpartition(".")
-        if stem in _OUTER:
-            return f"{_OUTER[stem]}.{suffix}"
-        block, _, layer = stem.partition(".")
-        number, _, inner = layer.partition(".")
-        name = self.names.get(inner) or _LAYER.get(inner)
-        if block != "blk" or not number.isdecimal() or name is None:
+        name = parameter_name(tensor, self.names)
+        if name is None:
             raise ValueError(f"it has a tensor {tensor[:80]!r}, which is not known")
-        if inner in _WITHOUT_SUFFIX:
-            return f"model.layers.{number}.{name}"
-        return f"model.layers.{number}.{name}.{suffix}"
+        return name
 
-    def unpermuted(self, tensor: str, array: Any, config: Config) -> Any:
-        """Undo the order of rows that llama.cpp gives to q and k of some families, whose rope pairs
-        neighbours. Takes an array of NumPy or MLX, and returns one.
-
-        Rows of one head (d of them, half = d/2):
-            mlx-lm      0 .. half-1 first parts   half .. d-1 second parts
-            llama.cpp   first, second, first, second, ..
-        """
-        inner = tensor.split(".")[2] if tensor.startswith("blk.") else ""
-        if inner not in self.permuted:
-            return array
-        heads, (rows, *others) = config[self.permuted[inner]], array.shape
-        pairs = array.reshape(heads, rows // heads // 2, 2, *others)
-        return pairs.swapaxes(1, 2).reshape(rows, *others)
+    def changed(self, tensor: str, array: Any, config: Config) -> Any:
+        """Undo what llama.cpp did to a tensor. Takes an array of NumPy or MLX, and returns one."""
+        inner = tensor.split(".", 2)[2] if tensor.startswith("blk.") else ""
+        change = self.changes.get(inner.removesuffix(".weight").removesuffix(".bias"))
+        return change(array, config) if change else array
 
 
-class _Fields:
-    """A file's fields below its architecture's name. Raises ValueError for one that lacks."""
-
-    def __init__(self, fields: Mapping[str, Any], architecture: str) -> None:
-        self._fields = fields
-        self._architecture = architecture
-
-    def __call__(self, name: str, default: Any = None) -> Any:
-        value = self._fields.get(f"{self._architecture}.{name}", default)
-        if value is None:
-            raise ValueError(f"it has no {self._architecture}.{name}")
-        return value
-
-    def size(self, name: str, default: int | None = None) -> int:
-        value = self(name, default)
-        if type(value) is not int or value <= 0:
-            raise ValueError(f"its {self._architecture}.{name} is {str(value)[:80]}")
-        return value
+def is_used(tensor: str, config: Config) -> bool:
+    """Return whether a tensor is a parameter: not of the scaling of positions, nor of layers behind
+    the last, which guess more tokens."""
+    return tensor not in FACTORS and layer_of(tensor) < config["num_hidden_layers"]
 
 
 def family_of(head: GgufHead) -> Family:
     """Raises ValueError for a file of a family that is not known."""
-    architecture = str(head.fields.get("general.architecture"))
-    if architecture not in FAMILIES:
+    fields = Fields(head, {})
+    family = fields.architecture
+    if family == "llama" and fields("expert_count", 0):
+        family = "mixtral"
+    if family == "deepseek2" and fields("expert_gating_func", 0) == _SIGMOID:
+        family = "deepseek3"
+    if family not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
-        raise ValueError(f"its architecture is {architecture!r}; known are {known}")
-    return FAMILIES[architecture]
+        raise ValueError(f"its architecture is {family!r}; known are {known}")
+    return FAMILIES[family]
 
 
-def config_of(head: GgufHead, rope_factors: Sequence[float] = ()) -> Config:
-    """Return config.json for mlx-lm. `rope_factors` are the tensor `rope_freqs.weight`. Raises
-    ValueError for a file that lacks a field."""
-    family, fields = family_of(head), _Fields(head.fields, head.fields["general.architecture"])
+def config_of(head: GgufHead, factors: Factors | None = None) -> Config:
+    """Return config.json for mlx-lm. Raises ValueError for a file that lacks a field."""
+    family, fields = family_of(head), Fields(head, factors or {})
+    try:
+        config = _config(family, fields)
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+        raise ValueError("its fields are not those of its architecture") from error
+    if config["rope_scaling"] and not family.scales:
+        raise ValueError("its positions are scaled, which mlx-lm's class does not do")
+    return config
+
+
+def _config(family: Family, fields: Fields) -> Config:
     hidden, heads = fields.size("embedding_length"), fields.size("attention.head_count")
+    epsilon = "layer_norm_epsilon" if fields.has_field("attention.layer_norm_epsilon") else ""
     return {
         "model_type": family.model_type,
         "hidden_size": hidden,
-        "num_hidden_layers": fields.size("block_count"),
+        "num_hidden_layers": fields.size("block_count") - fields("nextn_predict_layers", 0),
         "intermediate_size": fields.size("feed_forward_length"),
         "num_attention_heads": heads,
         "num_key_value_heads": fields.size("attention.head_count_kv", heads),
         "head_dim": fields.size("attention.key_length", hidden // max(1, heads)),
         "dtype": "float32",
-        "vocab_size": len(head.fields.get("tokenizer.ggml.tokens", ())),
+        "vocab_size": fields.vocabulary,
         "max_position_embeddings": fields.size("context_length"),
-        "rms_norm_eps": _shortest(fields("attention.layer_norm_rms_epsilon")),
-        "rope_theta": _shortest(fields("rope.freq_base", 10000.0)),
-        "tie_word_embeddings": all(tensor.name != "output.weight" for tensor in head.tensors),
-        **_rope_scaling(fields),
-        **_llama3_scaling(rope_factors, fields),
+        "rms_norm_eps": fields.number(f"attention.{epsilon or 'layer_norm_rms_epsilon'}"),
+        "rope_theta": fields.number("rope.freq_base", 10000.0),
+        "tie_word_embeddings": not fields.has("output.weight"),
+        "attention_bias": fields.has("blk.0.attn_q.bias"),
+        "mlp_bias": fields.has("blk.0.ffn_up.bias"),
+        "rope_scaling": rope_scaling(fields),
         **family.more(fields),
     }
 
 
-def _rope_scaling(fields: _Fields) -> Config:
-    kind = fields("rope.scaling.type", "none")
-    if kind == "none":
-        return {}
-    if kind not in ("linear", "yarn"):
-        raise ValueError(f"its rope scaling is {kind!r}")
-    scaling = {"rope_type": kind, "type": kind, "factor": fields("rope.scaling.factor")}
-    if kind == "yarn":
-        scaling["original_max_position_embeddings"] = fields("rope.scaling.original_context_length")
-    return {"rope_scaling": scaling}
-
-
-def _llama3_scaling(factors: Sequence[float], fields: _Fields) -> Config:
-    """Return the scaling of Llama 3.1 and later, of which a file has only the factors."""
-    if not factors:
-        return {}
-    scaling = {
-        "rope_type": "llama3",
-        "factor": _shortest(factors[-1]),
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-    base, count = fields("rope.freq_base", 10000.0), len(factors)
-    for i, factor in enumerate(factors):
-        turns = 8192 / (2 * math.pi * base ** (i / count))
-        smooth = min(1.0, max(0.0, (turns - 1) / 3))
-        expected = 1 / ((1 - smooth) / scaling["factor"] + smooth)
-        if abs(factor - expected) > 1e-3 * expected:
-            raise ValueError("its rope_freqs.weight is not the scaling of Llama 3")
-    return {"rope_scaling": scaling}
-
-
-def _shortest(value: float) -> float:
-    """Return the shortest decimal of the same float32: 1e-05, not 9.999999747378752e-06."""
-    return float(f"{value:.7g}") if math.isfinite(value) else value
-
-
-def _mixture(fields: _Fields) -> Config:
-    return {
-        "num_experts": fields.size("expert_count"),
-        "num_experts_per_tok": fields.size("expert_used_count"),
-        "moe_intermediate_size": fields.size("expert_feed_forward_length"),
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-        "norm_topk_prob": True,
-    }
-
-
-def _gemma3(fields: _Fields) -> Config:
-    window = fields.size("attention.sliding_window")
-    return {
-        "sliding_window": window,
-        "query_pre_attn_scalar": fields.size("attention.key_length"),
-    }
-
-
-def _gemma2(fields: _Fields) -> Config:
-    return {
-        "attn_logit_softcapping": fields("attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": fields("final_logit_softcapping", 30.0),
-        "query_pre_attn_scalar": fields.size("attention.key_length"),
-    }
-
-
-def _granite(fields: _Fields) -> Config:
-    return {
-        "embedding_multiplier": _shortest(fields("embedding_scale")),
-        "residual_multiplier": _shortest(fields("residual_scale")),
-        "attention_multiplier": _shortest(fields("attention.scale")),
-        "logits_scaling": _shortest(fields("logit_scale")),
-        "attention_bias": False,
-        "mlp_bias": False,
-    }
-
-
-def _phi3(fields: _Fields) -> Config:
-    width = fields.size("embedding_length") // fields.size("attention.head_count")
-    return {"partial_rotary_factor": fields.size("rope.dimension_count", width) / width}
-
-
-def _gpt_oss(fields: _Fields) -> Config:
-    return {
-        "intermediate_size": fields.size("expert_feed_forward_length"),
-        "num_local_experts": fields.size("expert_count"),
-        "num_experts_per_tok": fields.size("expert_used_count"),
-        "sliding_window": fields.size("attention.sliding_window"),
-    }
-
-
-_PERMUTED = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
-FAMILIES: Mapping[str, Family] = {  # by `general.architecture`
-    "llama": Family("llama", permuted=_PERMUTED),
+FAMILIES: Mapping[str, Family] = {  # by `general.architecture`, but for two that share one
+    "llama": Family("llama", configs.llama, changes=changes.PERMUTED),
+    "mixtral": Family(
+        "mixtral", configs.local_experts, names.MIXTRAL, changes=changes.PERMUTED, scales=False
+    ),
+    "mistral3": Family("ministral3", configs.mistral3, changes=changes.PERMUTED),
+    "minimax-m2": Family("minimax", configs.minimax, names.MINIMAX, scales=False),
     "qwen2": Family("qwen2"),
+    "qwen2moe": Family(
+        "qwen2_moe",
+        configs.qwen2_mixture,
+        names.QWEN2_MIXTURE,
+        changes=changes.SHARED_GATE,
+        scales=False,
+    ),
     "qwen3": Family("qwen3"),
-    "qwen3moe": Family("qwen3_moe", more=_mixture),
-    "gemma2": Family("gemma2", more=_gemma2, names=_NORMS_AROUND, norm_offset=1.0),
-    "gemma3": Family("gemma3_text", more=_gemma3, names=_NORMS_AROUND, norm_offset=1.0),
-    "gpt-oss": Family("gpt_oss", more=_gpt_oss, names=_GPT_OSS_NAMES),
-    "granite": Family("granite", more=_granite, permuted=_PERMUTED),
-    "phi3": Family("phi3", more=_phi3, names={"ffn_up": "mlp.gate_up_proj"}),
-    "smollm3": Family("smollm3", permuted=_PERMUTED),
+    "qwen3moe": Family("qwen3_moe", configs.qwen3_mixture, names.EXPERTS),
+    "qwen35": Family("qwen3_5", configs.qwen35, names.QWEN35, changes=changes.QWEN35),
+    "qwen35moe": Family(
+        "qwen3_5_moe",
+        configs.qwen35_mixture,
+        names.QWEN35_MIXTURE,
+        changes={**changes.QWEN35, **changes.SHARED_GATE},
+    ),
+    "qwen3next": Family(
+        "qwen3_5_moe", configs.qwen35_mixture, names.QWEN3_NEXT, changes=changes.QWEN3_NEXT
+    ),
+    "gemma": Family("gemma", norm_offset=1.0, scales=False),
+    "gemma2": Family("gemma2", configs.gemma2, names.NORMS_AROUND, norm_offset=1.0, scales=False),
+    "gemma3": Family("gemma3_text", configs.gemma3, names.NORMS_AROUND, norm_offset=1.0),
+    "gemma4": Family("gemma4_text", configs.gemma4, names.GEMMA4, scales=False),
+    "gpt-oss": Family("gpt_oss", configs.gpt_oss, names.GPT_OSS),
+    "granite": Family("granite", configs.granite, changes=changes.PERMUTED),
+    "granitemoe": Family(
+        "granitemoe", configs.granite_mixture, names.GRANITE_MIXTURE, changes=changes.PERMUTED
+    ),
+    "minicpm": Family("minicpm", configs.minicpm, changes=changes.PERMUTED),
+    "phi3": Family("phi3", configs.phi3, names.PHI3),
+    "smollm3": Family("smollm3", changes=changes.PERMUTED),
+    "glm4": Family("glm4", configs.glm4, names.GLM4, scales=False),
+    "glm4moe": Family("glm4_moe", configs.glm4_mixture, names.GLM4_MIXTURE, scales=False),
+    "deepseek2": Family("deepseek_v2", configs.deepseek2, names.DEEPSEEK),
+    "deepseek3": Family("deepseek_v3", configs.deepseek3, names.DEEPSEEK),
+    "lfm2": Family(
+        "lfm2", configs.lfm2, names.LFM2, changes=changes.SHORT_CONVOLUTION, scales=False
+    ),
+    "lfm2moe": Family(
+        "lfm2_moe",
+        configs.lfm2_mixture,
+        names.LFM2_MIXTURE,
+        changes=changes.SHORT_CONVOLUTION,
+        scales=False,
+    ),
+    "olmo2": Family("olmo2", names=names.NORMS_AROUND),
+    "exaone4": Family("exaone4", configs.exaone4, names.NORMS_AROUND),
+    "starcoder2": Family("starcoder2", configs.starcoder2, names.STARCODER2, scales=False),
+    "command-r": Family("cohere", configs.cohere, scales=False),
+    "cohere2": Family("cohere2", configs.cohere2, scales=False),
+    "nemotron": Family("nemotron", configs.nemotron, norm_offset=1.0),
+    "ernie4_5": Family("ernie4_5", configs.ernie, scales=False),
+    "hunyuan-dense": Family("hunyuan_v1_dense", configs.hunyuan, names.HUNYUAN),
+    "seed_oss": Family("seed_oss", configs.seed_oss, names.NORM_BEHIND),
 }

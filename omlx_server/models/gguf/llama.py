@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from omlx_server.core.gguf.families import Config, config_of, family_of
+from omlx_server.core.gguf.families import config_of, family_of
+from omlx_server.core.gguf.fields import Config
 from omlx_server.core.gguf.head import GgufHead
 from omlx_server.models import json_file
 from omlx_server.models.gguf.file import Array, GgufFile, read_gguf
@@ -36,9 +37,6 @@ def _model_config(head: GgufHead) -> Config:
         "architectures": ["LlamaForCausalLM"],
         **config_of(head),
         "hidden_act": "silu",
-        "rope_scaling": None,
-        "attention_bias": False,
-        "mlp_bias": False,
         "bos_token_id": fields["tokenizer.ggml.bos_token_id"],
         "eos_token_id": fields["tokenizer.ggml.eos_token_id"],
         "pad_token_id": fields["tokenizer.ggml.padding_token_id"],
@@ -49,7 +47,7 @@ def _weights(file: GgufFile, config: Config, progress: ProgressListener) -> dict
     family, weights = family_of(file.head), dict[str, Array]()
     places = file.head.tensors
     for done, place in enumerate(places, start=1):
-        weight = family.unpermuted(place.name, file.values(place), config)
+        weight = family.changed(place.name, file.values(place), config)
         weights[family.name_of(place.name)] = np.ascontiguousarray(weight)
         progress.update("convert", done, len(places))
     return weights

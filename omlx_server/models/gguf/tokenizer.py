@@ -18,14 +18,18 @@ from tokenizers import (
 from tokenizers.models import BPE
 
 from omlx_server.models import json_file
+from omlx_server.models.gguf.split_rules import RULES, WHOLE_WORDS_FIRST
 
 # Types of tokens, as GGUF numbers them.
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _SPACE = "▁"
 
+_CALL = "<|call|>"
 # Ends of a text or of a turn, by name: a chat model may close its answer with any of them.
 END_TOKENS = frozenset(
     {"<|endoftext|>", "<|im_end|>", "<|eot_id|>", "</s>", "<end_of_turn>", "<eos>", "<|end|>"}
+    | {"<|end_of_text|>", "<|eom_id|>", "<|return|>", _CALL}
+    | {"<turn|>", "<|tool_response>"}
 )
 
 _HF_ROLES = {
@@ -34,26 +38,6 @@ _HF_ROLES = {
     "unknown": "unk_token",
     "padding": "pad_token",
 }
-_WORDS_AND_DIGITS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s|"
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_CASES = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]%s[\p{Ll}\p{Lm}\p{Lo}\p{M}]%s"
-_BY_CASE = "|".join(
-    rf"[^\r\n\p{{L}}\p{{N}}]?{_CASES % signs}%(ending)s" for signs in (("*", "+"), ("+", "*"))
-)
-_AFTER_CASE = r"|\p{N}%(digits)s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-# By the name of the split rule; None is the rule of GPT-2.
-_RULES: Mapping[str, str | None] = {
-    **dict.fromkeys(("default", "gpt-2", "smollm", "starcoder", "refact", "command-r")),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _WORDS_AND_DIGITS % ""),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3"), _WORDS_AND_DIGITS % "{1,3}"),
-    "gpt-4o": (_BY_CASE + _AFTER_CASE) % {"ending": _ENDING, "digits": "{1,3}"},
-    "tekken": (_BY_CASE + _AFTER_CASE) % {"ending": "", "digits": ""},
-}
-_DIGITS_ALONE = ("smollm", "starcoder", "refact", "command-r")
-_WHOLE_WORDS_FIRST = ("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken")
 
 
 def save_tokenizer(
@@ -81,8 +65,8 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
     kind = fields.get("tokenizer.ggml.model")
     if kind == "gpt2":
         tokenizer = _of_merges(fields)
-    elif kind == "llama":
-        tokenizer = _of_scores(fields)
+    elif kind in ("llama", "gemma4"):
+        tokenizer = _of_pieces(fields)
     else:
         raise ValueError(f"its tokenizer is of the kind {kind!r}")
     _add_tokens(tokenizer, fields)
@@ -96,42 +80,46 @@ def build_tokenizer(fields: Mapping[str, Any]) -> Tokenizer:
 
 
 def _adds_bos(fields: Mapping[str, Any]) -> bool:
-    """Return whether texts begin with a token of their own; those of SentencePiece's kind do unless
-    it is said."""
-    default = fields.get("tokenizer.ggml.model") == "llama"
+    """Return whether texts begin with a token of their own, as some kinds do unless it is said."""
+    rule = fields.get("tokenizer.ggml.pre")
+    default = fields.get("tokenizer.ggml.model") == "llama" or rule in WHOLE_WORDS_FIRST
     has_one = "tokenizer.ggml.bos_token_id" in fields
     return has_one and bool(fields.get("tokenizer.ggml.add_bos_token", default))
 
 
 def _of_merges(fields: Mapping[str, Any]) -> Tokenizer:
     rule = fields.get("tokenizer.ggml.pre", "default")
-    if rule not in _RULES:
+    if rule not in RULES:
         raise ValueError(f"its tokenizer splits texts by the rule {rule!r}")
     vocab = {token: i for i, token in enumerate(fields["tokenizer.ggml.tokens"])}
-    # A space inside a token is written Ġ, so the one space separates the two parts.
-    left_right = (merge.split(" ", 1) for merge in fields["tokenizer.ggml.merges"])
+    merges = [_halves(merge) for merge in fields["tokenizer.ggml.merges"]]
     # unk_token stays empty as in the original: bytes without a token of their own are dropped.
-    merges = [(left, right) for left, right in left_right]
-    tokenizer = Tokenizer(BPE(vocab, merges, ignore_merges=rule in _WHOLE_WORDS_FIRST))
-    steps: list[Any] = []
-    if rule in _DIGITS_ALONE:
-        steps.append(pre_tokenizers.Digits(individual_digits=True))
-    pattern = _RULES[rule]
-    if pattern is not None:
-        steps.append(pre_tokenizers.Split(Regex(pattern), "isolated"))
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern is None))
+    tokenizer = Tokenizer(BPE(vocab, merges, ignore_merges=rule in WHOLE_WORDS_FIRST))
+    steps: list[Any] = [pre_tokenizers.Split(Regex(part), "isolated") for part in RULES[rule]]
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
-def _of_scores(fields: Mapping[str, Any]) -> Tokenizer:
-    tokens, scores = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.scores"]
+def _halves(merge: str) -> tuple[str, str]:
+    # A space inside a token is written Ġ or ▁, so the one space separates the two parts.
+    left, right = merge.split(" ", 1)
+    return left, right
+
+
+def _of_pieces(fields: Mapping[str, Any]) -> Tokenizer:
+    """Return SentencePiece's kind, whose pieces have scores, or merges as Gemma 4's have."""
+    tokens, given = fields["tokenizer.ggml.tokens"], fields.get("tokenizer.ggml.merges")
     vocab = {token: i for i, token in enumerate(tokens)}
-    merges = [pair for _, pair in sorted(_pairs(tokens, scores, vocab))]
+    if given is None:
+        pairs = _pairs(tokens, fields["tokenizer.ggml.scores"], vocab)
+        merges = [pair for _, pair in sorted(pairs)]
+    else:
+        merges = [_halves(merge) for merge in given]
     unknown = tokens[fields.get("tokenizer.ggml.unknown_token_id", 0)]
     tokenizer = Tokenizer(BPE(vocab, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
-    begins_with_space = fields.get("tokenizer.ggml.add_space_prefix", True)
+    begins_with_space = fields.get("tokenizer.ggml.add_space_prefix", given is None)
     parts: list[Any] = [normalizers.Replace(" ", _SPACE)]
     ends: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if begins_with_space:
@@ -189,7 +177,9 @@ def tokenizer_config(fields: Mapping[str, Any], max_length: int) -> dict[str, An
 
 def end_ids(fields: Mapping[str, Any]) -> list[int]:
     """Return the ids that end an answer, the declared one first."""
-    eos = fields["tokenizer.ggml.eos_token_id"]
     tokens = fields["tokenizer.ggml.tokens"]
-    others = [i for i, token in enumerate(tokens) if token in END_TOKENS and i != eos]
-    return [eos, *others]
+    roles = [fields.get(f"tokenizer.ggml.{role}_token_id") for role in ("eot", "eom")]
+    # gpt-oss ends each part of an answer with <|end|>, and the whole with one of two others.
+    named = END_TOKENS - {"<|end|>"} if _CALL in tokens else END_TOKENS
+    ids = [fields["tokenizer.ggml.eos_token_id"], *(id for id in roles if id is not None)]
+    return list(dict.fromkeys([*ids, *(i for i, token in enumerate(tokens) if token in named)]))

@@ -7,7 +7,8 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from omlx_server.core.gguf.families import config_of
+from omlx_server.core.gguf.families import config_of, is_used
+from omlx_server.core.gguf.fields import FACTORS, Factors
 from omlx_server.core.gguf.forms import bytes_in_mlx, check_types, count_values, main_type
 from omlx_server.core.gguf.head import GgufHead, parse_head
 from omlx_server.core.model_files.weights import GGUF, GGUF_LINKS
@@ -21,7 +22,6 @@ VIEWS = ".gguf"
 """The folder of views, beside the server's own models."""
 _VIEW = re.compile(r".+-[0-9a-f]{12}")
 _VIEW_BYTES = 50_000_000  # the tokenizer of a large vocabulary
-_ROPE_FACTORS = "rope_freqs.weight"
 
 
 def view_of(file: Path, views: Path) -> Path:
@@ -35,8 +35,9 @@ def view_of(file: Path, views: Path) -> Path:
     tensors = [tensor for head in heads for tensor in head.tensors]
     head = GgufHead(heads[0].fields, tuple(tensors))
     try:
-        config = config_of(head, _rope_factors(files[0], heads[0]))
+        config = config_of(head, _factors(files[0], heads[0]))
         check_types(tensors)
+        tensors = [tensor for tensor in tensors if is_used(tensor.name, config)]
     except ValueError as error:
         raise _unfit(file, error) from error
     config[GGUF] = {
@@ -120,14 +121,15 @@ def _head(file: Path) -> GgufHead:
         raise _unfit(file, error) from error
 
 
-def _rope_factors(file: Path, head: GgufHead) -> list[float]:
-    place = next((tensor for tensor in head.tensors if tensor.name == _ROPE_FACTORS), None)
-    if place is None or place.kind.name != "F32":
-        return []
+def _factors(file: Path, head: GgufHead) -> Factors:
+    factors = dict[str, list[float]]()
     with file.open("rb") as stream:
-        stream.seek(place.start)
-        data = stream.read(place.nbytes)
-    return list(struct.unpack(f"<{len(data) // 4}f", data))
+        for place in head.tensors:
+            if place.name in FACTORS and place.kind.name == "F32":
+                stream.seek(place.start)
+                data = stream.read(place.nbytes)
+                factors[place.name] = list(struct.unpack(f"<{len(data) // 4}f", data))
+    return factors
 
 
 def _unfit(file: Path, error: Exception) -> ModelUnavailable:

@@ -1,14 +1,16 @@
 """Tokenizers of every kind that GGUF files have, beside plain programs that do the same."""
 
+import json
 import random
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
-import regex
 from tokenizers.pre_tokenizers import ByteLevel
 
-from omlx_server.models.gguf.tokenizer import build_tokenizer
+from omlx_server.models.gguf.split_rules import RULES
+from omlx_server.models.gguf.tokenizer import build_tokenizer, end_ids
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 PIECES = [
@@ -71,6 +73,16 @@ def test_pieces_are_joined_by_their_scores(prefix: bool) -> None:
         assert tokenizer.decode(ids) == text.replace("▁", " ")
 
 
+def test_pieces_are_joined_by_their_merges() -> None:
+    """Gemma 4's kind: no space is put before a text."""
+    fields = scored(prefix=False) | {"tokenizer.ggml.model": "gemma4"}
+    fields |= {"tokenizer.ggml.merges": ["l l", "ll o", "h e", "he llo", "\u2581 hello"]}
+    del fields["tokenizer.ggml.scores"], fields["tokenizer.ggml.add_space_prefix"]
+    tokenizer = build_tokenizer(fields)
+    tokens = tokenizer.encode("hello hello hell\u65e5", add_special_tokens=False).tokens
+    assert tokens == ["hello", "\u2581hello", "\u2581", "he", "ll", "<0xE6>", "<0x97>", "<0xA5>"]
+
+
 def test_a_token_of_the_user_is_found_in_a_text() -> None:
     tokenizer = build_tokenizer(scored(prefix=False))
     ids = tokenizer.encode("ab<turn>ab", add_special_tokens=False).ids
@@ -84,30 +96,10 @@ def test_a_text_begins_with_its_token_where_the_file_says_so() -> None:
     assert without.encode("ab").ids == build_tokenizer(fields).encode("ab").ids[1:]
 
 
-WORDS_AND_DIGITS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+# Rules -> texts -> the pieces that llama.cpp splits them into.
+SPLITS: dict[str, dict[str, list[str]]] = json.loads(
+    Path(__file__).with_name("splits.json").read_text(encoding="utf-8")
 )
-GPT_2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LOWER, UPPER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]", r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
-ENDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-BY_CASE = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+%s|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*%s|\p{{N}}%s"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-RULES = {
-    "gpt-4o": BY_CASE % (ENDS, ENDS, "{1,3}"),
-    "tekken": BY_CASE % ("", "", ""),
-    "qwen2": WORDS_AND_DIGITS % "",
-    "llama-bpe": WORDS_AND_DIGITS % "{1,3}",
-    "gpt-2": GPT_2,
-    "default": GPT_2,
-}
-SPLIT = [
-    "I'LL say it's 1234567 times:\n\n  def f(x):\r\n\treturn x+1",
-    "日本語 and é  trailing   ",
-    "a.b,c!?\n\n\n x",
-]
 
 
 def merged(rule: str) -> dict[str, Any]:
@@ -121,14 +113,33 @@ def merged(rule: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_texts_are_split_by_the_named_rule(rule: str) -> None:
-    tokenizer = build_tokenizer(merged(rule))
-    assert tokenizer.pre_tokenizer is not None
-    for text in SPLIT:
-        spans = [span for _, span in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
-        assert [text[a:b] for a, b in spans] == regex.findall(RULES[rule], text)
-        assert tokenizer.decode(tokenizer.encode(text).ids) == text
+@pytest.mark.parametrize("rules", SPLITS)
+def test_texts_are_split_as_llama_cpp_splits_them(rules: str) -> None:
+    for rule in rules.split():
+        tokenizer = build_tokenizer(merged(rule))
+        assert tokenizer.pre_tokenizer is not None
+        for text, pieces in SPLITS[rules].items():
+            spans = [span for _, span in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+            assert [text[a:b] for a, b in spans] == pieces
+            assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_each_rule_is_recorded() -> None:
+    assert sorted(rule for rules in SPLITS for rule in rules.split()) == sorted(RULES)
+
+
+def ends(tokens: list[str], **roles: int) -> list[str]:
+    fields = {f"tokenizer.ggml.{role}_token_id": id for role, id in roles.items()}
+    return [tokens[id] for id in end_ids({**fields, "tokenizer.ggml.tokens": tokens})]
+
+
+def test_an_answer_ends_with_any_token_that_ends_a_turn() -> None:
+    assert ends(["a", "<|user|>", "</s>"], eos=2, eot=1) == ["</s>", "<|user|>"]
+    assert ends(["<|end|>", "<|endoftext|>"], eos=1) == ["<|endoftext|>", "<|end|>"]
+
+
+def test_a_part_of_an_answer_of_gpt_oss_is_no_end() -> None:
+    assert ends(["<|end|>", "<|return|>", "<|call|>"], eos=1) == ["<|return|>", "<|call|>"]
 
 
 @pytest.mark.parametrize(

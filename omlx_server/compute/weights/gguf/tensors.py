@@ -15,14 +15,14 @@ from omlx_server.compute.weights.gguf.blocks import (
     pack_nibbles,
 )
 from omlx_server.compute.weights.weights import filling, quantise_like
-from omlx_server.core.gguf.families import Config, Family, family_of
-from omlx_server.core.gguf.forms import MXFP4, check_types
+from omlx_server.core.gguf.families import Family, family_of, is_used
+from omlx_server.core.gguf.fields import Config
+from omlx_server.core.gguf.forms import GROUP, MXFP4, check_types
 from omlx_server.core.gguf.head import TensorPlace, parse_head
 from omlx_server.core.work import finish
 
 _PLAIN = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 _PIECE_BLOCKS = 1 << 16  # unpacked at once
-_ROPE_FACTORS = "rope_freqs.weight"
 Arrays = dict[str, mx.array]
 Classes = tuple[Callable[[Any], nn.Module], Any]
 
@@ -39,8 +39,12 @@ def open_gguf(files: Sequence[Path], config: Config, classes: Classes) -> nn.Mod
             family = family or family_of(head)  # the first part has the fields
             check_types(head.tensors)
             for place in head.tensors:
-                if place.name != _ROPE_FACTORS:
+                if is_used(place.name, config):
                     weights.update(_parameter(stream, place, family, config))
+    if config["model_type"] == "deepseek_v2":
+        _join_kv(weights)
+    _split_ba(weights, config)
+    _split_gate_up(weights)
     weights = model.sanitize(weights) if hasattr(model, "sanitize") else weights
     quantise_like(model, weights)
     finish(filling(model, weights, files[0]))
@@ -61,7 +65,7 @@ def _parameter(stream: BinaryIO, place: TensorPlace, family: Family, config: Con
         arrays = _named(name, *_mxfp4(data, place.shape))
     else:
         arrays = _named(name, *_affine(data, place))
-    arrays = {name: family.unpermuted(place.name, array, config) for name, array in arrays.items()}
+    arrays = {name: family.changed(place.name, array, config) for name, array in arrays.items()}
     mx.eval(arrays)
     return arrays
 
@@ -95,3 +99,43 @@ def _mxfp4(data: Bytes, shape: tuple[int, ...]) -> tuple[mx.array, mx.array]:
     blocks = data.reshape(-1, 17)
     weight = mx.array(pack_nibbles(low_then_high(blocks[:, 1:])))
     return weight.reshape(*shape[:-1], -1), mx.array(blocks[:, 0]).reshape(*shape[:-1], -1)
+
+
+def _join_kv(weights: Arrays) -> None:
+    """Join the two halves of DeepSeek V2's kv_b_proj, of which mlx-lm's class makes no use alone.
+    They become float32, as the groups of the first run across its rows."""
+    for name in [name for name in weights if name.endswith(".embed_q.weight")]:
+        stem = name.removesuffix(".embed_q.weight")
+        key = _plain(weights, f"{stem}.embed_q").swapaxes(1, 2)
+        joined = mx.concatenate([key, _plain(weights, f"{stem}.unembed_out")], axis=1)
+        weights[f"{stem}.kv_b_proj.weight"] = joined.reshape(-1, joined.shape[-1])
+        mx.eval(weights[f"{stem}.kv_b_proj.weight"])
+
+
+def _split_ba(weights: Arrays, config: Config) -> None:
+    """Split the rows of Qwen 3 Next's in_proj_ba, as Qwen 3.5 has them: of each key head those of
+    b come first, then those of a."""
+    for name in [name for name in weights if ".in_proj_ba." in name]:
+        rows = weights.pop(name)
+        heads = rows.reshape(config["linear_num_key_heads"], 2, -1, rows.shape[-1])
+        for i, part in enumerate("ba"):
+            weights[name.replace("_ba", f"_{part}")] = heads[:, i].reshape(-1, rows.shape[-1])
+
+
+def _split_gate_up(weights: Arrays) -> None:
+    """Split experts' gate_up_proj, the first half of whose rows is gate_proj."""
+    for name in [name for name in weights if ".gate_up_proj." in name and "switch" in name]:
+        gate, up = mx.split(weights.pop(name), 2, axis=-2)
+        weights[name.replace("gate_up_proj", "gate_proj")] = gate
+        weights[name.replace("gate_up_proj", "up_proj")] = up
+
+
+def _plain(weights: Arrays, stem: str) -> mx.array:
+    weight = weights.pop(f"{stem}.weight")
+    if f"{stem}.scales" not in weights:
+        return weight
+    scales, biases = weights.pop(f"{stem}.scales"), weights.pop(f"{stem}.biases", None)
+    if biases is None:
+        return mx.dequantize(weight, scales, mode="mxfp4", group_size=GROUP, bits=4)
+    bits = weight.shape[-1] // scales.shape[-1]
+    return mx.dequantize(weight, scales, biases, group_size=GROUP, bits=bits)
