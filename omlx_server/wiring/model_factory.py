@@ -149,6 +149,8 @@ class InstanceFactory:
             if self.cluster is not None and self._is_parted(self.cluster, located):
                 if drafter is not None:
                     _log.warning("what several machines compute has no draft model")
+                if self.settings.overrides_of(located.names).experts == "disk":
+                    _log.warning("what several machines compute has all its experts in memory")
                 loaded = yield from self._part(self.cluster, located, known_as)
             else:
                 loaded = yield from self._whole(located, known_as, drafter)
