@@ -11,7 +11,7 @@ from omlx_server.errors import ConfigError
 from omlx_server.models import json_file
 from omlx_server.models.json_file import read_object
 
-_TEMPLATE = "chat_template.jinja"
+TEMPLATE = "chat_template.jinja"
 _CONFIG = "tokenizer_config.json"
 _OF_PROCESSOR = "chat_template.json"
 _MORE_TEMPLATES = "additional_chat_templates"
@@ -32,24 +32,30 @@ class TokenizerFiles:
     def of(cls, directory: Path) -> "TokenizerFiles":
         config = read_object(directory / _CONFIG)
         parser = config.get("tool_parser_type")
-        other = read_object(directory / _OF_PROCESSOR)
-        coded = CODED_TEMPLATES.get(str(config.get("chat_template_type")))
-        places = {
-            _TEMPLATE: {} if coded else _templates_of_files(directory),
-            _CONFIG: _templates_of(coded or config.get("chat_template")),
-            _OF_PROCESSOR: _templates_of(other.get("chat_template")),
-        }
-        file = next((name for name, templates in places.items() if templates), "")
+        file, templates = read_templates(directory)
         return cls(
             template_file=file,
-            templates=places.get(file, {}),
+            templates=templates,
             vocabulary=frozenset(_tokens(directory, config)),
             tool_parser=parser if isinstance(parser, str) else None,
         )
 
 
+def read_templates(directory: Path) -> tuple[str, Mapping[str, str]]:
+    """Return a model's chat templates by name, and the name of their file."""
+    config, other = read_object(directory / _CONFIG), read_object(directory / _OF_PROCESSOR)
+    coded = CODED_TEMPLATES.get(str(config.get("chat_template_type")))
+    places = {
+        TEMPLATE: {} if coded else _templates_of_files(directory),
+        _CONFIG: _templates_of(coded or config.get("chat_template")),
+        _OF_PROCESSOR: _templates_of(other.get("chat_template")),
+    }
+    file = next((name for name, templates in places.items() if templates), "")
+    return file, places.get(file, {})
+
+
 def _templates_of_files(directory: Path) -> dict[str, str]:
-    files = {"default": directory / _TEMPLATE}
+    files = {"default": directory / TEMPLATE}
     files |= {path.stem: path for path in sorted((directory / _MORE_TEMPLATES).glob("*.jinja"))}
     templates = {}
     for name, path in files.items():

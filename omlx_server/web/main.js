@@ -38,12 +38,21 @@ function Page() {
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
     <${Navigation} place=${place} about=${told} />
     <main id="main" tabindex="-1">
-      ${lost && html`<p class="problem banner" role="alert">
-        The server can't be reached. This page tries again every two seconds.</p>`}
-      ${told &&
-      html`<${Guarded} key=${place} view=${closed ? Closed : view} admin=${admin} id=${id} />`}
+      ${told
+        ? html`<${Guarded} key=${place} view=${closed ? Closed : view} admin=${admin} id=${id} />`
+        : html`<${Arriving} name=${name} lost=${lost} />`}
     </main>
     <${SecretDialog} />
+  </div>`;
+}
+
+/** What stands in a view's place until the server has told of itself. */
+function Arriving({ name, lost }) {
+  if (!lost) return html`<h1 class="unseen">${name}</h1>`;
+  return html`<div class="empty away" role="alert">
+    <h1>The server can't be reached</h1>
+    <p>Is it running? This page tries again every two seconds, and shows ${name} as soon as it
+      answers.</p>
   </div>`;
 }
 

@@ -18,7 +18,7 @@ from omlx_server.compute.model.fingerprint import file_states, together_fingerpr
 from omlx_server.compute.model.loader import loading
 from omlx_server.core.crash import Crash, guarded_async
 from omlx_server.core.model_files.kind import ModelKind
-from omlx_server.core.work import Work, begin
+from omlx_server.core.work import Work, begin, counted
 from omlx_server.engine.client.encoders import EncoderModel
 from omlx_server.engine.client.engine_client import AsyncEngine
 from omlx_server.engine.client.model_client import GeneratorClient, ModelClient
@@ -44,6 +44,8 @@ from omlx_server.wiring.overrides.templates import template_of
 from omlx_server.wiring.served import changed_model, make_served
 
 A = TypeVar("A")
+MakeWay = Callable[[], Awaitable[bool]]
+NoteRead = Callable[[int], None]
 
 _log = logging.getLogger(__name__)
 # Most seconds for writes to the cold tier before a model is unloaded.
@@ -71,13 +73,13 @@ class Loading:
             raise LoadFailed(failed.message)
         await _told(source, self._check(source))
 
-    async def load(self, key: str) -> Served:
+    async def load(self, key: str, note: NoteRead = lambda nbytes: None) -> Served:
         """Load a model. Every error, of whatever kind, becomes a LoadFailed."""
         source, settings = self.known.source(key), self.instances.settings
         states = await asyncio.to_thread(states_of, source.located.path)
         self._failed.pop(key, None)
         try:
-            model = await _told(source, self._load(source))
+            model = await _told(source, self._load(source, note))
         except LoadFailed as error:
             is_sound = not isinstance(await guarded_async(self._check(source)), Crash)
             if is_sound and is_lasting(error):  # else the next check tells
@@ -113,23 +115,23 @@ class Loading:
                 opening = loading(path)
         await self.engine.call(partial(begin, opening))
 
-    async def _load(self, source: KnownModel) -> Served:
+    async def _load(self, source: KnownModel, note: NoteRead) -> Served:
         located, nbytes, account = source.located, source.nbytes, self.instances.account
         make_way = partial(self.make_way, source.key)
         match source.loads_as:
             case ModelKind.EMBEDDING:
                 vectors = ModelClient[EncoderModel[Embedder]](self.engine, make_way=make_way)
-                await vectors.load(on_account(account, loading_embedder(located.path), nbytes))
+                embedder = counted(loading_embedder(located.path), note)
+                await vectors.load(on_account(account, embedder, nbytes))
                 return await _or_unload(vectors, serve_embedder(located, vectors))
             case ModelKind.RERANK:
                 ranks = ModelClient[EncoderModel[CrossEncoder]](self.engine, make_way=make_way)
-                await ranks.load(on_account(account, loading_cross_encoder(located.path), nbytes))
+                ranker = counted(loading_cross_encoder(located.path), note)
+                await ranks.load(on_account(account, ranker, nbytes))
                 return await _or_unload(ranks, serve_cross_encoder(located, ranks))
-        return await self._chat(source, make_way)
+        return await self._chat(source, make_way, note)
 
-    async def _chat(
-        self, source: KnownModel, make_way: Callable[[], Awaitable[bool]]
-    ) -> ServedModel:
+    async def _chat(self, source: KnownModel, make_way: MakeWay, note: NoteRead) -> ServedModel:
         """Load a chat model; weights and tokenizer are read at the same time."""
         located = source.located
         client = GeneratorClient(
@@ -147,7 +149,7 @@ class Loading:
             nbytes = self.known.bytes_in_memory(source)
             nbytes += weight_bytes(drafter[0].path) if drafter else 0
             work = instances.making(located, nbytes, known_as, drafter)
-            await client.load(work, located.names[0])
+            await client.load(counted(work, note), located.names[0])
             undo.push_async_callback(client.unload)
             await self._default_adapter(source, client)
             tokenizer = await reading

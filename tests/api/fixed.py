@@ -88,7 +88,7 @@ class _Given:
 
     async def check(self, key: str) -> None: ...
 
-    async def load(self, key: str) -> Served:
+    async def load(self, key: str, note: Callable[[int], None]) -> Served:
         await self._ready()
         return self._models[int(key)]
 

@@ -270,8 +270,10 @@ def test_the_list_of_models_names_presets_and_defaults(server: ServerProcess) ->
         model = server.http.get(f"{server.url}{path}").json()
         assert model["presets"] == ["coder", "bare"]
         assert model["default_parameters"]["temperature"] == 0
+        assert model["default_parameters"]["max_tokens"] == 7
     other = server.http.get(f"{server.url}/v1/models/org/tiny").json()
     assert other["presets"] == [] and other["default_parameters"]["temperature"] == 1
+    assert "max_tokens" not in other["default_parameters"]
 
 
 # --- A template ----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Models that are no models, for tests of the pool they come and go in."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from omlx_server.engine.pool.entry import ModelRequest, Rules
 
@@ -46,12 +46,13 @@ class Workshop:
         if key in self.unfit:
             raise self.unfit[key]
 
-    async def load(self, key: str) -> Made:
+    async def load(self, key: str, note: Callable[[int], None]) -> Made:
         self._loading.append(key)
         self._judge()
         try:
             await asyncio.sleep(self.seconds)
             await self.gate.wait()
+            note(self.size(key) // 2)
             if key in self.fails:
                 raise self.fails[key]
         finally:

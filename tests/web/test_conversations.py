@@ -1,5 +1,6 @@
 """The list of conversations: search, titles, days, and files of other programs; kept presets."""
 
+import re
 import time
 from typing import Any
 
@@ -163,6 +164,8 @@ def test_presets_are_kept_and_empty_fields_show_what_is_in_force(visits: Visits)
         warmth, system = page.get_by_label("Temperature"), page.get_by_label("System prompt")
         expect(warmth).to_have_attribute("placeholder", "default: 1")
         expect(page.get_by_label("Seed")).to_have_attribute("placeholder", "default")
+        longest = page.get_by_label("Longest answer")
+        expect(longest).to_have_attribute("placeholder", re.compile(r"^up to [\d,]+$"))
         system.fill("Speak like a pirate")
         warmth.fill("0.5")
         page.get_by_label("Name of the preset").fill("Pirate")
@@ -172,7 +175,20 @@ def test_presets_are_kept_and_empty_fields_show_what_is_in_force(visits: Visits)
         page.reload()
         page.get_by_role("button", name="Options").click()
         expect(system).to_have_value("")
-        page.get_by_label("Preset", exact=True).select_option("Pirate")
+        preset = page.get_by_label("Preset", exact=True)
+        chosen = preset.locator("option:checked")
+        for kept in ("No preset", "Pirate"):
+            preset.select_option("Pirate")
+            expect(system).to_have_value("Speak like a pirate")
+            page.get_by_label("Top p").fill("0.9")
+            page.get_by_label("Top p").blur()
+            expect(chosen).to_have_text("Own values")
+            preset.select_option(kept)
+            expect(chosen).to_have_text(kept)
+            expect(page.get_by_label("Top p")).to_have_value("")
+        page.reload()
+        page.get_by_role("button", name="Options").click()
+        expect(chosen).to_have_text("Pirate")
         expect(system).to_have_value("Speak like a pirate")
         answer_with(page, {"content": "Arr."})
         with page.expect_request(f"**{CHAT}") as sent:

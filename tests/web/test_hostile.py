@@ -102,7 +102,7 @@ def test_a_hostile_file_of_conversations_shows_as_text(visits: Visits) -> None:
 
 
 def more(name: str) -> dict[str, object]:
-    return {"aliases": [name], "path": name, "images": False, "presets": [name], "fit": None}
+    return {"aliases": [name], "path": name, "abilities": [], "presets": [name], "fit": None}
 
 
 def test_hostile_names_show_as_text(visits: Visits) -> None:

@@ -138,6 +138,25 @@ def test_what_asks_for_a_token_is_accessible(visits: Visits, axe: str, pictures:
         page.screenshot(path=pictures / "token.png")
 
 
+@pytest.mark.parametrize(("width", "scheme"), LOOKED_AT)
+def test_a_server_that_is_away_is_told_until_it_answers(
+    visits: Visits, axe: str, pictures: Path, width: int, scheme: Literal["dark", "light"]
+) -> None:
+    with visits.open("log", width=width, scheme=scheme) as page:
+        page.route("**/web/about.json", lambda route: route.abort())
+        page.reload()
+        told = page.get_by_role("heading", name="The server can't be reached", level=1)
+        expect(told).to_be_visible()
+        expect(page.get_by_role("alert")).to_contain_text("tries again every two seconds")
+        assert not violations(page, axe)
+        assert not overflows(page)
+        page.screenshot(path=pictures / f"away-{width}-{scheme}.png")
+        page.unroute("**/web/about.json")
+        shown(page, "log")
+        expect(told).to_have_count(0)
+    visits.expected("net::ERR_FAILED")
+
+
 def settle(page: Page, view: str) -> None:
     """Wait for what the server tells."""
     if view == "models":

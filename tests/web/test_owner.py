@@ -5,7 +5,7 @@ import re
 from playwright.sync_api import Route, expect
 
 from tests.api.harness import ServerProcess
-from tests.web.visits import Visits, shown
+from tests.web.visits import Visits, overflows, shown
 
 
 def test_a_model_is_loaded_pinned_and_unloaded(visits: Visits) -> None:
@@ -18,6 +18,32 @@ def test_a_model_is_loaded_pinned_and_unloaded(visits: Visits) -> None:
         model.get_by_role("button", name="Unpin org/other").click()
         model.get_by_role("button", name="Unload org/other").click()
         expect(model.locator(".badge").first).to_have_text("not loaded")
+
+
+def test_a_model_that_loads_has_a_bar_and_those_that_are_here_tell_what_they_can(
+    visits: Visits,
+) -> None:
+    load = {"bytes": 250_000, "total": 1_000_000}
+
+    def tell(route: Route) -> None:
+        told = route.fetch().json()
+        for model in told["models"]:
+            if model["name"] == "org/other":
+                model |= {"state": "loading", "load": load}
+        route.fulfill(json=told)
+
+    with visits.open("models", width=390) as page:
+        thinker = page.get_by_role("listitem").filter(has_text="org/thinker")
+        expect(thinker.get_by_text("thinking", exact=True)).to_be_visible()
+        expect(thinker.get_by_text("tools", exact=True)).to_have_count(0)
+        expect(page.get_by_role("progressbar")).to_have_count(0)
+        page.route("**/admin/models", tell)
+        page.reload()
+        bar = page.get_by_role("progressbar", name="Weights of org/other in memory")
+        expect(bar).to_have_attribute("value", "250000")
+        expect(page.get_by_text("250 kB of 1.00 MB in memory")).to_be_visible()
+        assert not overflows(page)
+        page.unroute_all(behavior="wait")
 
 
 def test_a_live_setting_is_changed_and_a_bad_value_refused(

@@ -191,16 +191,43 @@ def test_a_wrong_key_is_said_and_the_right_one_lets_in(visits: Visits) -> None:
     with visits.open(token="") as page:
         field = page.get_by_label("Key of this server")
         field.fill("wrong")
-        page.get_by_role("button", name="Enter").click()
+        page.get_by_role("button", name="Enter", exact=True).click()
         expect(page.get_by_text("The server does not know what was entered.")).to_be_visible()
         field.fill("key-of-the-page")
-        page.get_by_role("button", name="Enter").click()
+        page.get_by_role("button", name="Enter", exact=True).click()
         expect(page.get_by_label("Model", exact=True)).to_be_visible()
         page.goto(f"{visits.url}/#models")
         page.get_by_label("Token of this server's owner").fill(ADMIN_TOKEN)
-        page.get_by_role("button", name="Enter").click()
+        page.get_by_role("button", name="Enter", exact=True).click()
         expect(page.get_by_role("heading", name="org/other")).to_be_visible()
         assert page.evaluate("document.cookie + JSON.stringify(localStorage)").count("key-of") == 0
+    visits.expected("401")
+
+
+def test_a_key_that_is_no_longer_valid_is_asked_for_below_the_answer(visits: Visits) -> None:
+    error = {"message": "Incorrect API key provided.", "code": "invalid_api_key"}
+    with visits.open() as page:
+        page.route(f"**{CHAT}", lambda route: route.fulfill(status=401, json={"error": error}))
+        say(page, "Hello")
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="Not now").click()
+        told = answered(page).get_by_role("alert")
+        expect(told.get_by_text("The server wants one of its keys for this.")).to_be_visible()
+        page.reload()
+        told.get_by_role("button", name="Enter it").click()
+        expect(dialog.get_by_label("Key of this server")).to_be_focused()
+        answer_with(page, {"content": "Here."})
+        dialog.get_by_label("Key of this server").fill("key-of-the-page")
+        dialog.get_by_role("button", name="Enter").click()
+        told.get_by_role("button", name="Try again").click()
+        expect(answered(page).locator(".markdown")).to_have_text("Here.")
+        expect(page.get_by_role("alert")).to_have_count(0)
+        page.route("**/v1/models", lambda route: route.fulfill(status=401, json={"error": error}))
+        page.reload()
+        dialog.get_by_role("button", name="Not now").click()
+        banner = page.get_by_role("alert").filter(has_text="wants one of its keys")
+        banner.get_by_role("button", name="Enter it").click()
+        expect(dialog).to_be_visible()
     visits.expected("401")
 
 

@@ -12,6 +12,7 @@ from tests.web.visits import Visits, answered, say, set_options, shown, stream_o
 AT_WORK = {
     "model": "org/tiny",
     "waits_for": None,
+    "load": None,
     "prompt_tokens": 8000,
     "computed_tokens": 2000,
     "output_tokens": 0,
@@ -48,6 +49,13 @@ def test_each_wait_is_said(visits: Visits) -> None:
         tell(page, place="queued", waits_for="its model")
         waiting = answer.locator(".waiting")
         expect(waiting).to_have_text("Loading org/tiny, 13 s")
+        loads = page.get_by_role("progressbar", name="Weights of org/tiny in memory")
+        expect(loads).to_have_count(0)
+        load = {"bytes": 1_250_000_000, "total": 5_000_000_000}
+        tell(page, place="queued", waits_for="its model", load=load)
+        expect(waiting).to_have_text("Loading org/tiny: 1.25 GB of 5.00 GB, 13 s")
+        expect(loads).to_have_attribute("value", "1250000000")
+        expect(loads).to_have_attribute("max", "5000000000")
         tell(page, place="queued", waits_for="rows", before=2)
         expect(waiting).to_have_text("In the queue behind 2 requests, waiting for a free place")
         tell(page, place="prefilling")

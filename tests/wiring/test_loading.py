@@ -11,14 +11,19 @@ import pytest
 
 from omlx_server.api.models.served_model import ServedModel
 from omlx_server.compute.model.loader import load as load_model
+from omlx_server.compute.weights import weights
+from omlx_server.compute.weights.gguf import tensors as gguf_tensors
+from omlx_server.core.gguf.head import TensorPlace
 from omlx_server.core.work import Work
 from omlx_server.engine.model_instance import ModelInstance
 from omlx_server.errors import Conflict, LoadFailed
+from omlx_server.models.gguf.view import complete, view_of
 from omlx_server.wiring.model_factory import InstanceFactory
 from tests.adapters import save_adapter
 from tests.api.conftest import CHATML
 from tests.compute.headed import save_headed
 from tests.engine.running import collect, request
+from tests.gguf_models import write_model
 from tests.service.made import save_small
 from tests.text import makers
 from tests.tiny_models import make_model, save_tiny
@@ -71,6 +76,40 @@ def test_the_reason_is_one_line(tmp_path: Path) -> None:
             file.write_text(right)
             model = await loading.load(key)
             await loading.unload(model)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("form", ["safetensors", "gguf"])
+def test_a_load_tells_the_bytes_that_it_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """A look at a GGUF file before it is loaded reads no more than a tensor of it."""
+    monkeypatch.setattr(weights, "_SLICE_BYTES", 1 << 12)
+    if form == "gguf":
+        path = view_of(write_model(tmp_path, "qwen3", ["Q8_0"]).file, tmp_path / "views")
+        complete(path)
+    else:
+        save_small(path := tmp_path / "tiny")
+    read, tensors = list[int](), list[str]()
+    parameter = gguf_tensors._parameter
+
+    def noting_tensor(stream: Any, place: TensorPlace, *more: Any) -> Any:
+        tensors.append(place.name)
+        return parameter(stream, place, *more)
+
+    monkeypatch.setattr(gguf_tensors, "_parameter", noting_tensor)
+
+    async def scene() -> None:
+        async with loading_of(path) as (loading, key):
+            await loading.check(key)
+            assert len(tensors) == (form == "gguf")
+            source, at_begin = loading.known.source(key), len(tensors)
+            await loading.unload(await loading.load(key, read.append))
+            steps = [nbytes for nbytes in read if nbytes]
+            assert len(steps) >= max(5, len(tensors) - at_begin)
+            assert 0.9 * source.nbytes < sum(read)
+            assert max(read) < source.nbytes / 2
 
     asyncio.run(scene())
 

@@ -12,10 +12,11 @@ from omlx_server.api.http.sse import named_events
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
+from omlx_server.api.models.served_model import Served
 from omlx_server.core.cold.index import ColdReport
 from omlx_server.core.prefix_cache.report import CacheReport
 from omlx_server.core.request import Miss
-from omlx_server.engine.pool.entry import Phase
+from omlx_server.engine.pool.entry import Phase, PoolEntry
 
 # The first event after a pause without listeners tells of so many requests that ended before it.
 _MOST_ENDED_BEFORE = 20
@@ -54,8 +55,16 @@ class Activity:
         # Read anew, as requests may have ended during the await.
         under_way = self.recent.under_way()
         loaded = [label_of(model.names[0]) for model in self._models.pool.loaded()]
-        paces = self._standings_poll.paces
-        return describe_requests(under_way, standings, paces, loaded, clock.now())
+        paces, loads = self._standings_poll.paces, self._loads_by_model()
+        return describe_requests(under_way, standings, paces, loaded, loads, clock.now())
+
+    def _loads_by_model(self) -> dict[str, answers.LoadProgress]:
+        loads = {}
+        for listing in self._models.known():
+            load = progress_of(self._models.pool.entry(listing.load_request.key))
+            if load is not None:
+                loads[label_of(listing.names[0])] = load
+        return loads
 
     async def _make_state_event(self, is_first: bool) -> bytes:
         """Return the state and the requests that ended since the last event."""
@@ -110,12 +119,20 @@ def cache_counters(cache: CacheReport) -> answers.CacheCounters:
     }
 
 
+def progress_of(entry: PoolEntry[Served] | None) -> answers.LoadProgress | None:
+    """Return how far the load of a model is; None while there is none."""
+    if entry is None or entry.phase is not Phase.LOADING:
+        return None
+    return {"bytes": entry.read_bytes, "total": entry.wanted.nbytes}
+
+
 def _describe_model(models: ServedModels, listing: ModelListing) -> answers.LiveModel:
     entry = models.pool.entry(listing.load_request.key)
     return {
         "name": listing.names[0],
         "kind": listing.role.kind,
         "state": entry.phase.value if entry else Phase.ABSENT.value,
+        "load": progress_of(entry),
         "pinned": entry.is_pinned if entry else listing.load_request.pinned,
         "in_use": entry.users if entry else 0,
     }

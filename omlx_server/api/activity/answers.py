@@ -34,10 +34,18 @@ class MemoryTold(TypedDict):
     history: list[MemorySample]
 
 
+class LoadProgress(TypedDict):
+    """The bytes of a loading model's weights that are in memory, and of all; 0 if unknown."""
+
+    bytes: int
+    total: int
+
+
 class RequestAtWork(TypedDict):
     """A request that is being answered. `restoring` waits for the cold tier; `paused` made room for
     others. Of the prompt, `computed_tokens` are in caches, `cached_tokens` of them from the prefix
-    cache. `tokens_per_second` is about the answer, or while prefilling about the prompt."""
+    cache. `tokens_per_second` is about the answer, or while prefilling about the prompt. `load`: of
+    the model it waits for."""
 
     id: str
     model: str
@@ -49,6 +57,7 @@ class RequestAtWork(TypedDict):
     output_tokens: int
     tokens_per_second: float | None
     waits_for: str | None
+    load: LoadProgress | None
     seconds: float
 
 
@@ -116,6 +125,7 @@ class LiveModel(TypedDict):
     name: str
     kind: Literal["chat", "embedding", "rerank", "unknown"]
     state: Literal["absent", "loading", "loaded", "unloading", "failed"]
+    load: LoadProgress | None
     pinned: bool
     in_use: int
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from omlx_server import clock
-from omlx_server.api.activity.answers import Place, RequestAtWork
+from omlx_server.api.activity.answers import LoadProgress, Place, RequestAtWork
 from omlx_server.api.http.exchange import Exchange, Phases, exchange_of_engine_id, work_of
 from omlx_server.api.metric_helpers import label_of
 from omlx_server.api.models.served import ServedModels
@@ -37,24 +37,31 @@ def describe_requests(
     standings: StandingsByExchange,
     paces: Mapping[Exchange, float],
     loaded: Collection[str],
+    loads: Mapping[str, LoadProgress],
     now: float,
 ) -> dict[Exchange, RequestAtWork]:
     """Return the states of requests that are in the engine or wait for their model to load.
-    `paces` are prompt tokens a second; `loaded` names models; `now` is clock.now()."""
+    `paces` are prompt tokens a second; `loaded` names models, `loads` those under way; `now` is
+    clock.now()."""
     at_work = {}
     for exchange in under_way:
         is_in_engine = bool(exchange.phases)
         waits_for_model = bool(exchange.model) and exchange.model not in loaded
         if is_in_engine or waits_for_model:
             pace, its_standings = paces.get(exchange), standings.get(exchange, ())
-            at_work[exchange] = _describe_request(exchange, its_standings, pace, now)
+            load = None if is_in_engine else loads.get(exchange.model)
+            at_work[exchange] = _describe_request(exchange, its_standings, pace, load, now)
         if len(at_work) == MOST_REQUESTS:
             break
     return at_work
 
 
 def _describe_request(
-    exchange: Exchange, standings: Sequence[Standing], pace: float | None, now: float
+    exchange: Exchange,
+    standings: Sequence[Standing],
+    pace: float | None,
+    load: LoadProgress | None,
+    now: float,
 ) -> RequestAtWork:
     phases = exchange.phases
     places = {_place_of(standing) for standing in standings}
@@ -74,6 +81,7 @@ def _describe_request(
         "output_tokens": sum(one.generated for one in phases),
         "tokens_per_second": None if rate is None else round(float(rate), 1),
         "waits_for": _waits_for(place, phases, standings),
+        "load": load,
         "seconds": round(now - exchange.started, 3),
     }
 

@@ -4,9 +4,11 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from omlx_server.api.activity.answers import CacheCounters
+from omlx_server.api.activity.answers import CacheCounters, LoadProgress
 from omlx_server.api.http.errors import ErrorDetails
 from omlx_server.api.models.listing import ModelFetched
+
+Ability = Literal["tools", "thinking", "images"]
 
 
 class AdminModel(TypedDict):
@@ -20,11 +22,12 @@ class AdminModel(TypedDict):
     names: list[str]
     aliases: list[str]
     path: str | None
-    images: bool
+    abilities: list[Ability]
     presets: list[str]
     fit: str | None
     kind: Literal["chat", "embedding", "rerank", "unknown"]
     state: Literal["absent", "loading", "loaded", "unloading", "failed"]
+    load: LoadProgress | None
     pinned: bool
     default: bool
     weight_bytes: int | None

@@ -1,18 +1,22 @@
 """The admin routes that list, load, unload and pin models."""
 
+import asyncio
+
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
 from omlx_server import clock
-from omlx_server.api.admin.answers import AdminModel, AdminModels
+from omlx_server.api.activity.activity import progress_of
+from omlx_server.api.admin.answers import Ability, AdminModel, AdminModels
 from omlx_server.api.admin.guard import require_admin
 from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, WORK, Operation
 from omlx_server.api.http.json import JsonResponse
 from omlx_server.api.http.json_body import StrictModel
+from omlx_server.api.models.abilities import abilities_by_template
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
-from omlx_server.api.models.served_model import Served, ServedModel
+from omlx_server.api.models.served_model import CHAT, Served, ServedModel
 from omlx_server.core.memory.fit import CONTEXT, fit_of
 from omlx_server.engine.pool.entry import Phase, PoolEntry
 
@@ -40,7 +44,7 @@ async def list_models(request: Request) -> Response:
     memory = models.vitals.memory
     listings = (*models.known(), *models.catalogue.broken())
     answer: AdminModels = {
-        "models": [_describe_model(models, listing) for listing in listings],
+        "models": [await _describe_model(models, listing) for listing in listings],
         "memory": {
             "limit": memory.ledger.limit if memory else 0,
             "weights": memory.ledger.weights if memory else 0,
@@ -59,7 +63,7 @@ async def load(request: Request) -> Response:
     adapter = await models.read_adapter(listing, adapter_name) if adapter_name else None
     await models.pool.load(listing.load_request)
     entry = models.pool.entry(listing.load_request.key)
-    shape = _describe_model(models, listing)
+    shape = await _describe_model(models, listing)
     if entry is not None and isinstance(entry.model, ServedModel):
         engine = entry.model.engine
         async with engine.keeping_adapter(adapter):
@@ -74,7 +78,7 @@ async def unload(request: Request) -> Response:
     body = await body_of(request, ModelName)
     listing, _ = await context.models.find_listing_and_adapter(body.model)
     await context.models.pool.unload(listing.load_request.key)
-    return JsonResponse(_describe_model(context.models, listing))
+    return JsonResponse(await _describe_model(context.models, listing))
 
 
 @router.post("/admin/models/pin", openapi_extra=_PIN)
@@ -84,10 +88,10 @@ async def pin(request: Request) -> Response:
     body = await body_of(request, ModelPin)
     listing, _ = await context.models.find_listing_and_adapter(body.model)
     context.models.pool.pin(listing.load_request, body.pinned)
-    return JsonResponse(_describe_model(context.models, listing))
+    return JsonResponse(await _describe_model(context.models, listing))
 
 
-def _describe_model(models: ServedModels, listing: ModelListing) -> AdminModel:
+async def _describe_model(models: ServedModels, listing: ModelListing) -> AdminModel:
     entry, aliases = models.pool.entry(listing.load_request.key), _aliases_of(models, listing)
     model = entry.model if entry else None
     default = next(iter(models.catalogue.known()), None)
@@ -98,11 +102,12 @@ def _describe_model(models: ServedModels, listing: ModelListing) -> AdminModel:
         "names": [*listing.names, *aliases],
         "aliases": aliases,
         "path": _path_of(models, listing),
-        "images": listing.takes_images,
+        "abilities": await _abilities_of(models, listing),
         "presets": list(listing.presets),
         "fit": _fit_of(models, listing),
         "kind": listing.role.kind,
         "state": _phase_of(listing, entry).value,
+        "load": progress_of(entry),
         "pinned": entry.is_pinned if entry else listing.load_request.pinned,
         "default": listing is default,
         "weight_bytes": _weight_bytes(model) if model is not None else None,
@@ -117,6 +122,21 @@ def _describe_model(models: ServedModels, listing: ModelListing) -> AdminModel:
         "ttl_seconds": listing.load_request.ttl,
         "problem": (entry.problem if entry else listing.problem) or None,
     }
+
+
+async def _abilities_of(models: ServedModels, listing: ModelListing) -> list[Ability]:
+    if listing.role is not CHAT or listing.problem:
+        return []
+    directory = models.catalogue.directory(listing.load_request.key)
+    by_template = await asyncio.to_thread(
+        abilities_by_template, directory, listing.template_file, listing.reasoning_parser
+    )
+    abilities: dict[Ability, bool] = {
+        "tools": by_template.tools,
+        "thinking": by_template.thinking,
+        "images": models.takes_images(listing),
+    }
+    return [name for name, is_there in abilities.items() if is_there]
 
 
 def _phase_of(listing: ModelListing, entry: PoolEntry[Served] | None) -> Phase:

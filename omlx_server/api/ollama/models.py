@@ -4,10 +4,8 @@ import asyncio
 import dataclasses
 import hashlib
 import math
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -21,6 +19,7 @@ from omlx_server import clock
 from omlx_server.api.context import body_of, context_of
 from omlx_server.api.description.operation import MODEL, Operation
 from omlx_server.api.http.json import JsonResponse
+from omlx_server.api.models.abilities import Abilities, FileState, file_states, read_abilities
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served import ServedModels
 from omlx_server.api.models.served_model import CHAT, EMBEDDING, RERANKING, Served
@@ -28,25 +27,15 @@ from omlx_server.api.ollama import answers, schema
 from omlx_server.api.ollama.prompt import OPTION_NAMES
 from omlx_server.api.ollama.shapes import rfc3339
 from omlx_server.api.openai.models import by_name
-from omlx_server.core.model_files.parser_signs import reasoning_parser_of
 from omlx_server.core.model_files.weights import gguf_parameters, own_quantization, quantization_of
 from omlx_server.core.request import SamplingPresets
 from omlx_server.engine.pool.entry import Phase, PoolEntry
-from omlx_server.errors import BadRequest, ConfigError, ModelUnavailable
+from omlx_server.errors import BadRequest, ModelUnavailable
 from omlx_server.models import layout
 from omlx_server.models.json_file import read_object
 from omlx_server.models.safetensors_header import TensorHeader, read_header
-from omlx_server.models.tokenizer_files import TokenizerFiles, read_template
-from omlx_server.text.dialect import FILL_IN
-from omlx_server.text.reasoning.style import STYLES
-from omlx_server.text.tool_calls.fallback import supports_tools
-
-FileState = tuple[str, int, float]
-"""A file's name, its size in bytes and when it was changed."""
 
 _CACHED_MODELS = 256
-_VOCABULARY_LOCK = threading.Lock()
-"""Held while a vocabulary is read: clients ask for all models at once."""
 _DEFAULT_GROUP_SIZE = 64
 _OLLAMA_DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 _PARAMETER_UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
@@ -77,18 +66,8 @@ class ModelCard:
     digest: str = "0" * 64
 
 
-@dataclass(frozen=True, slots=True)
-class Abilities:
-    """Abilities of a model. `insert`: it can fill in text before a suffix."""
-
-    template: str = ""
-    tools: bool = False
-    thinking: bool = False
-    insert: bool = False
-
-
 def read_card(directory: Path | None) -> ModelCard:
-    states = _file_states(directory)
+    states = file_states(directory)
     if directory is None or states is None:
         return ModelCard()
     return _read_cached_card(directory, states)
@@ -147,58 +126,6 @@ def in_words(parameters: int) -> str:
         if parameters >= unit:
             return f"{parameters / unit:.{1 if unit >= 10**9 else 0}f}{letter}"
     return str(parameters or "")
-
-
-def read_abilities(
-    directory: Path | None, template_file: str = "", reasoning_parser: str = ""
-) -> Abilities:
-    """Return the abilities by the tokenizer's files, or by the template and reasoning parser of the
-    settings. Slow the first time: the files are large."""
-    states = _file_states(directory, *([Path(template_file)] if template_file else ()))
-    if directory is None or states is None:
-        return Abilities()
-    with _VOCABULARY_LOCK:
-        return _read_abilities(directory, template_file, reasoning_parser, states)
-
-
-@lru_cache(_CACHED_MODELS)
-def _read_abilities(
-    directory: Path, template_file: str, reasoning_parser: str, states: tuple[FileState, ...]
-) -> Abilities:
-    """`states` are in the cache's key only: a changed file is read again."""
-    files = TokenizerFiles.of(directory)
-    templates = files.templates
-    if template_file:
-        templates = {}
-        with suppress(ConfigError):
-            templates = {"default": read_template(template_file)}
-    sources = list(templates.values())
-    all_sources = "\n".join(sources)
-    style = STYLES[reasoning_parser or reasoning_parser_of(all_sources, files.vocabulary)]
-    return Abilities(
-        template=templates.get("default", ""),
-        tools=any(map(_supports_tools, sources)),
-        thinking=style is not None and style.start in all_sources,
-        insert=any(files.vocabulary.issuperset(tokens) for tokens in FILL_IN),
-    )
-
-
-def _supports_tools(template: str) -> bool:
-    try:
-        return supports_tools(template)
-    except RecursionError:
-        return False
-
-
-def _file_states(directory: Path | None, *others: Path) -> tuple[FileState, ...] | None:
-    """Return the states of the directory's files and of `others`, None if they are unreadable."""
-    if directory is None:
-        return None
-    try:
-        statuses = [(file.name, file.stat()) for file in sorted([*directory.iterdir(), *others])]
-    except OSError:
-        return None
-    return tuple((name, status.st_size, status.st_mtime) for name, status in statuses)
 
 
 router = APIRouter()

@@ -250,7 +250,8 @@ class OpenAiModel(TypedDict):
 
     `root`: the model's full name, or MODEL:ADAPTER. `parent`: the model without its adapter.
     `max_model_len`: tokens of its context, null while it loads. `default_parameters`: its sampling
-    defaults, null if it does not chat. `presets`: values for a request's `preset`.
+    defaults, and `max_tokens` if the settings limit it; null if it does not chat. `presets`: values
+    for a request's `preset`.
     """
 
     id: str

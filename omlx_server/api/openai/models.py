@@ -91,7 +91,7 @@ def _model_shape(
         "max_model_len": model.context_length,
         "architecture": _architecture(model, takes_images=models.takes_images(model)),
         "presets": list(model.presets),
-        "default_parameters": default_sampling(model.defaults) if model.role is CHAT else None,
+        "default_parameters": _default_parameters(model) if model.role is CHAT else None,
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(model.created, UTC).isoformat(),
@@ -103,6 +103,11 @@ def _model_shape(
         "line": None,
         "retires_at": None,
     }
+
+
+def _default_parameters(model: ModelListing) -> dict[str, float]:
+    most = model.defaults.max_tokens  # 0: as many as the context has room for
+    return default_sampling(model.defaults) | ({"max_tokens": most} if most else {})
 
 
 def _architecture(model: ModelListing, *, takes_images: bool) -> ModelArchitecture:

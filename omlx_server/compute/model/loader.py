@@ -28,8 +28,14 @@ from omlx_server.compute.vision.families import family_of
 from omlx_server.compute.vision.rope import use_axes
 from omlx_server.compute.vision.vision import Vision
 from omlx_server.compute.vision.weights import loading_tower
-from omlx_server.compute.weights.gguf.tensors import open_gguf
-from omlx_server.compute.weights.weights import gguf_files, guarded_load, reading, view_of
+from omlx_server.compute.weights.gguf.tensors import loading_gguf
+from omlx_server.compute.weights.weights import (
+    gguf_files,
+    guarded_load,
+    guarded_loading,
+    reading,
+    view_of,
+)
 from omlx_server.core.experts.files import ExpertFiles
 from omlx_server.core.model_files.weights import own_quantization
 from omlx_server.core.ranks import ALONE, Ranks
@@ -111,7 +117,7 @@ def loading(
     be loaded leaves a warning. `on_disk`: the files whose experts stay there, and how many of each
     layer are in memory."""
     dispatch.install()
-    model, config = guarded_load(path, lambda: open_model(path))
+    model, config = yield from guarded_loading(path, opening(path))
     experts = guarded_load(path, lambda: leave_on_disk(model, *on_disk)) if on_disk else None
     dims = yield from reading_model(model, config, path, scheme)
     known_as = known_as or fingerprint(path, notes)
@@ -189,6 +195,13 @@ def open_model(
     path: Path, tell: Callable[[Mapping[str, mx.array]], None] | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Open a model with lazy arrays. `tell` receives those of its files, by name."""
+    return finish(opening(path, tell))
+
+
+def opening(
+    path: Path, tell: Callable[[Mapping[str, mx.array]], None] | None = None
+) -> Work[tuple[nn.Module, dict[str, Any]]]:
+    """Open as `open_model`. A GGUF file is read, in slices."""
 
     def classes_of(config: dict[str, Any]) -> tuple[Callable[[Any], nn.Module], Any]:
         if quantization := own_quantization(config):
@@ -199,7 +212,7 @@ def open_model(
 
     if files := gguf_files(path):
         config = json.loads((path / "config.json").read_bytes())
-        return open_gguf(files, config, classes_of(config)), config
+        return (yield from loading_gguf(files, config, classes_of(config))), config
     try:
         with view_of(path) as view:
             opened: tuple[nn.Module, dict[str, Any]]

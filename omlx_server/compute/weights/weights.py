@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -87,7 +87,7 @@ def reading(model: nn.Module, path: Path) -> Work[None]:
     arrays = iter(dict(tree_flatten(model.parameters())).values())
     while to_read := _next_slice(arrays):
         guarded_load(path, partial(mx.eval, to_read))
-        yield
+        yield sum(array.nbytes for array in to_read)
 
 
 def _next_slice(arrays: Iterator[mx.array]) -> list[mx.array]:
@@ -105,10 +105,27 @@ def guarded_load(path: Path, work: Callable[[], T]) -> T:
     result = guarded(work)
     if not isinstance(result, Crash):
         return result
-    raise ModelUnavailable(
-        f"can't load the model in {path}: {result.reason}",
+    raise _unavailable(path, result) from result.error
+
+
+def guarded_loading(path: Path, work: Work[T]) -> Work[T]:
+    """Do `work` in its slices; any error of it becomes ModelUnavailable."""
+    with closing(work):
+        while True:
+            read = guarded(next, work)
+            if isinstance(read, Crash) and isinstance(read.error, StopIteration):
+                result: T = read.error.value
+                return result
+            if isinstance(read, Crash):
+                raise _unavailable(path, read) from read.error
+            yield read
+
+
+def _unavailable(path: Path, crash: Crash) -> ModelUnavailable:
+    return ModelUnavailable(
+        f"can't load the model in {path}: {crash.reason}",
         hint="the directory must hold an MLX-layout model that mlx-lm supports",
-    ) from result.error
+    )
 
 
 def filling(module: nn.Module, weights: Mapping[str, mx.array], source: Path) -> Work[None]:

@@ -152,6 +152,7 @@ class PoolEntry(Generic[M]):
         self.has_failed = False  # it was loaded, and crashed
         self.problem = ""
         self.model: M | None = None
+        self.read_bytes = 0  # of its weights, by the newest load
         self.users = 0
         self.loads = 0  # how often it was loaded
         self.used = clock.now()  # at the end of its last use
@@ -161,6 +162,10 @@ class PoolEntry(Generic[M]):
         self.load_task: asyncio.Task[None] | None = None
         self.unload_task: asyncio.Task[None] | None = None
         self._released = released
+
+    def note_read(self, nbytes: int) -> None:
+        # Some weights are looked at twice: those of GGUF files, and what shares arrays.
+        self.read_bytes = min(self.wanted.nbytes, self.read_bytes + nbytes)
 
     @property
     def is_pinned(self) -> bool:

@@ -36,7 +36,10 @@ class Loader(Protocol[M]):
     """Loads and unloads models. `check` raises what would prevent a load."""
 
     async def check(self, key: str) -> None: ...
-    async def load(self, key: str) -> M: ...
+    async def load(self, key: str, note: Callable[[int], None]) -> M:
+        """`note` is told, on any thread, how many bytes of weights were read since it last was."""
+        ...
+
     async def unload(self, model: M) -> None: ...
 
 
@@ -185,10 +188,10 @@ class ModelPool(Generic[M]):
             self._begin_load(entry)  # new waiters came meanwhile
 
     async def _load(self, entry: PoolEntry[M]) -> None:
-        entry.phase, entry.problem = Phase.LOADING, ""
+        entry.phase, entry.problem, entry.read_bytes = Phase.LOADING, "", 0
         begun = clock.now()
         with _noting_failure(entry):
-            entry.model = await self.loader.load(entry.wanted.key)
+            entry.model = await self.loader.load(entry.wanted.key, entry.note_read)
         _log.info("%s was loaded in %.1f s", entry.wanted, clock.now() - begun)
         entry.phase, entry.used = Phase.LOADED, clock.now()
         entry.loads += 1

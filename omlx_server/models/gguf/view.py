@@ -17,6 +17,7 @@ from omlx_server.models import json_file, layout
 from omlx_server.models.gguf.names import SPLIT
 from omlx_server.models.gguf.tokenizer import save_tokenizer
 from omlx_server.models.staging import prepare, staged, staging_directory
+from omlx_server.models.tokenizer_files import TEMPLATE
 
 VIEWS = ".gguf"
 """The folder of views, beside the server's own models."""
@@ -50,6 +51,9 @@ def view_of(file: Path, views: Path) -> Path:
         for number, part in enumerate(files, start=1):
             name = f"{number:05}-of-{len(files):05}"
             (work / "model" / GGUF_LINKS.replace("*", name)).symlink_to(part)
+        template = head.fields.get("tokenizer.chat_template")
+        if isinstance(template, str):  # it tells, before there is a tokenizer, what the model can
+            (work / "model" / TEMPLATE).write_text(template, encoding="utf-8")
         json_file.write(work / "model" / "config.json", config)
     return target
 

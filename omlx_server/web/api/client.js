@@ -1,5 +1,5 @@
 // The one place that sends requests to the server, and only to the one this page came from.
-import { askFor, credentials } from "./session.js";
+import { TOKEN_NEEDED, askFor, credentials } from "./session.js";
 
 const BASE = new URL("../../", import.meta.url);
 
@@ -51,7 +51,9 @@ async function told(response) {
   } catch {
     // A proxy's page has no JSON; the status says enough.
   }
-  const error = new ApiError(response.status, details);
-  if (error.status === 401) askFor(error);
+  if (response.status !== 401) return new ApiError(response.status, details);
+  const wanted = details.code === TOKEN_NEEDED ? "its owner's token" : "one of its keys";
+  const error = new ApiError(401, { ...details, message: `The server wants ${wanted} for this.` });
+  askFor(error);
   return error;
 }

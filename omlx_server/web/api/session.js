@@ -3,6 +3,9 @@
 // closed. Only if one wants to stay signed in, localStorage has them too.
 import { Signal } from "../parts/signal.js";
 
+/** The code of a 401 that the admin token would have spared. */
+export const TOKEN_NEEDED = "admin_token_needed";
+
 const STORED = { key: "omlx.key", token: "omlx.token" };
 
 /** Which secret has to be entered: "key", "token" or null. */
@@ -90,5 +93,5 @@ export function missing(told, admin) {
 
 /** Ask for what a 401 says is missing. */
 export function askFor(error) {
-  asked.set(error.code === "admin_token_needed" ? "token" : "key");
+  asked.set(error.code === TOKEN_NEEDED ? "token" : "key");
 }

@@ -1,7 +1,9 @@
 // One model of this machine: what it holds, its other names, and what can be done with it.
 import { get, patch, post } from "../api/client.js";
 import { bytes, number, plain, plural, seconds } from "../parts/format.js";
+import { LoadBar, loadInWords } from "../parts/load.js";
 import { html, useState } from "../parts/ui.js";
+import { Abilities } from "./abilities.js";
 
 const ALIASES = "models.aliases";
 
@@ -28,9 +30,11 @@ export function Model({ model, again, names }) {
     <div class="what">
       <h2><bdi>${plain(model.name)}</bdi></h2>
       <p class="hint">
-        ${model.kind}${model.images && ", images"}${model.default && ", default"}${others.length >
+        ${model.kind}${model.default && ", default"}${others.length >
         0 && html`; also <bdi>${others.map(plain).join(", ")}</bdi>`}
       </p>
+      ${model.abilities.length > 0 && html`<p class="abilities">
+        <${Abilities} abilities=${model.abilities} /></p>`}
     </div>
     <p class="state"><span class=${`badge ${model.state}`}>
         ${model.state === "absent" ? "not loaded" : model.state}</span>
@@ -40,6 +44,10 @@ export function Model({ model, again, names }) {
     </p>
     <${Facts} model=${model} here=${here} />
     <${Actions} model=${model} here=${here} working=${working} act=${act} />
+    ${model.load?.total > 0 && html`<div class="progress">
+      <${LoadBar} load=${model.load} name=${model.name} />
+      <p class="hint">${loadInWords(model.load)} in memory</p>
+    </div>`}
     ${shown && html`<p class="problem" role="alert">${plain(shown)}</p>`}
     <${Details} model=${model} here=${here} run=${run} working=${working} names=${names} />
   </li>`;

@@ -3,6 +3,7 @@ import { useAnswer } from "../api/live.js";
 import { bytes, number, plain } from "../parts/format.js";
 import { useSignal } from "../parts/signal.js";
 import { html, useState } from "../parts/ui.js";
+import { Abilities } from "./abilities.js";
 import { arrived, Fetches, fetches, start } from "./fetching.js";
 
 const TYPING_MS = 300;
@@ -90,7 +91,7 @@ function Offer({ offer }) {
     <p class="state">
       ${fit && html`<span class=${`badge ${fit.replace(" ", "-")}`} title=${FITS[fit]}>
         ${best ? "best that fits" : fit}</span>`}
-      ${abilities.map((each) => html`<span key=${each} class="badge">${each}</span>`)}
+      <${Abilities} abilities=${abilities} />
       ${gated && html`<span class="badge">gated</span>`}
     </p>
     ${here

@@ -1,4 +1,5 @@
 // One message of a conversation: what was said, and below it what can be done with it.
+import { askFor } from "../api/session.js";
 import { copy, prettyJson } from "../parts/code.js";
 import { digits, number, plain, seconds } from "../parts/format.js";
 import { Icon } from "../parts/icons.js";
@@ -128,7 +129,11 @@ export function Answer({ message, talk, last }) {
     html`<div class="problem" role="alert">
       <p>${message.error}</p>
       ${empty && html`<${Versions} message=${message} talk=${talk} />`}
-      <button disabled=${talk.busy} onClick=${() => talk.regenerate(message)}>Try again</button>
+      <div class="row">
+        ${message.wants !== undefined && html`<button
+          onClick=${() => askFor({ code: message.wants })}>Enter it</button>`}
+        <button disabled=${talk.busy} onClick=${() => talk.regenerate(message)}>Try again</button>
+      </div>
     </div>`}
     ${waits &&
     html`<${ToolResults} key=${message.id} calls=${message.calls} talk=${talk} />`}

@@ -1,5 +1,6 @@
 // System prompt and sampling of a conversation. An empty field leaves the choice to the model.
 // Named presets of them are in this browser's localStorage.
+import { number } from "../parts/format.js";
 import { Signal, useSignal } from "../parts/signal.js";
 import { html, useState } from "../parts/ui.js";
 import { extra, rememberOptions } from "./conversation.js";
@@ -15,13 +16,14 @@ const NUMBERS = [
 const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 const STORED = "omlx.presets";
+const OWN = "\n"; // no name of a preset
 
 /** Options by the name of their preset. */
 const presets = new Signal(storedPresets());
 addEventListener("storage", ({ key }) => key === STORED && presets.set(storedPresets()));
 
-/** The options of a conversation. `defaults` are the model's, for fields that are empty. */
-export function Options({ talk, defaults }) {
+/** The options of a conversation. Empty fields show what the model then uses. */
+export function Options({ talk, model }) {
   const { options } = talk.conversation;
   const change = (changed) => {
     rememberOptions(changed);
@@ -30,7 +32,7 @@ export function Options({ talk, defaults }) {
   const set = (name, value) => change({ ...options, [name]: value });
   const field = ([name, label, bounds]) => html`<label key=${name}>
     ${label}
-    <input type="number" ...${bounds} placeholder=${inForce(defaults?.[name])}
+    <input type="number" ...${bounds} placeholder=${inForce(model, name)}
       value=${options[name] ?? ""} onChange=${(event) => set(name, event.target.value)} />
   </label>`;
   return html`<section class="options" aria-label="Options" id="talk-options">
@@ -53,13 +55,17 @@ export function Options({ talk, defaults }) {
   </section>`;
 }
 
-function inForce(value) {
-  return value === undefined || value === null ? "default" : `default: ${value}`;
+function inForce(model, name) {
+  const value = model?.default_parameters?.[name];
+  if (value !== undefined && value !== null) return `default: ${value}`;
+  if (name !== "max_tokens" || !model?.max_model_len) return "default";
+  return `up to ${number(model.max_model_len)}`; // what the context has room for
 }
 
 function Presets({ options, apply }) {
   const all = useSignal(presets);
-  const [name, setName] = useState("");
+  const chosen = presetOf(options, all);
+  const [name, setName] = useState(chosen in all ? chosen : "");
   const [problem, setProblem] = useState("");
   const keep = (changed) => {
     try {
@@ -72,7 +78,7 @@ function Presets({ options, apply }) {
   };
   const choose = (event) => {
     setName(event.target.value);
-    if (event.target.value in all) apply(all[event.target.value]);
+    apply(all[event.target.value] ?? {});
   };
   const save = (event) => {
     event.preventDefault();
@@ -85,8 +91,9 @@ function Presets({ options, apply }) {
   };
   return html`<form class="wide row presets" onSubmit=${save}>
     ${Object.keys(all).length > 0 && html`<select aria-label="Preset" onChange=${choose}
-      value=${name in all ? name : ""}>
-      <option value="">Choose a preset</option>
+      value=${chosen}>
+      <option value="">No preset</option>
+      ${chosen === OWN && html`<option value=${OWN} disabled>Own values</option>`}
       ${Object.keys(all).map((one) => html`<option key=${one} value=${one}>${one}</option>`)}
     </select>`}
     <input aria-label="Name of the preset" placeholder="Name of a preset" maxlength="60"
@@ -95,6 +102,17 @@ function Presets({ options, apply }) {
     ${name in all && html`<button type="button" onClick=${drop}>Delete preset</button>`}
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
   </form>`;
+}
+
+/** The name of the preset with these options; OWN for others, and "" where all are empty. */
+function presetOf(options, all) {
+  const wanted = given(options);
+  const same = Object.keys(all).find((name) => given(all[name]) === wanted);
+  return same ?? (wanted === given({}) ? "" : OWN);
+}
+
+function given(options) {
+  return JSON.stringify(Object.entries(options).filter(([, value]) => value !== "").sort());
 }
 
 function storedPresets() {

@@ -152,6 +152,7 @@ export class Talk {
     } catch (error) {
       if (error.name === "AbortError") answer.finish = "stopped";
       else answer.error = error.message;
+      if (error.status === 401) answer.wants = error.code ?? "";
     }
   }
 

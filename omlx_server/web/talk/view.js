@@ -3,6 +3,7 @@ import { useAnswer } from "../api/live.js";
 import { useEscape } from "../parts/leaving.js";
 import { Icon } from "../parts/icons.js";
 import { plain } from "../parts/format.js";
+import { Problem } from "../parts/problem.js";
 import { useSignal } from "../parts/signal.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../parts/ui.js";
 import { Composer } from "./composer.js";
@@ -40,7 +41,7 @@ export function TalkView({ id }) {
 function useModels() {
   const { told, problem, again } = useAnswer("v1/models");
   const models = useMemo(() => told && told.data.filter(talks), [told]);
-  return { models, problem: problem?.message, again };
+  return { models, problem, again };
 }
 
 /** Whether a model makes text: embedding models do not. */
@@ -93,10 +94,8 @@ function Open({ talk, models, problem, again, list, listed }) {
       <button class="quiet" aria-expanded=${String(optionsShown)} aria-controls="talk-options"
         onClick=${() => showOptions(!optionsShown)}><${Icon} name="options" />Options</button>
     </header>
-    ${optionsShown && html`<${Options} talk=${talk}
-      defaults=${model?.default_parameters} />`}
-    ${problem && html`<div class="problem banner" role="alert">
-      <p>${problem}</p><button onClick=${again}>Try again</button></div>`}
+    ${optionsShown && html`<${Options} talk=${talk} model=${model} />`}
+    <${Problem} error=${problem} again=${again} />
     <${Messages} talk=${talk} hasModel=${!!model} models=${models} />
     <p class="unseen" role="status">${talk.answering ? "Answering" : ""}</p>
     <${Composer} talk=${talk} seesImages=${takesImages(model)} ready=${!!model} />

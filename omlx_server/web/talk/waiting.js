@@ -1,6 +1,7 @@
 // What an answer waits for, and how long its model has thought, as the server tells it.
 import { get } from "../api/client.js";
 import { number, plain, plural, seconds } from "../parts/format.js";
+import { LoadBar, loadInWords } from "../parts/load.js";
 import { html, useEffect, useState } from "../parts/ui.js";
 
 const FIRST_MS = 300;
@@ -38,13 +39,15 @@ export function Waiting({ progress }) {
     <p><span class="pulse"></span>${inWords(request, progress?.before)}</p>
     ${reads && html`<progress max=${request.prompt_tokens} value=${request.computed_tokens}
       aria-label="Tokens of the prompt that are read" />`}
+    <${LoadBar} load=${request?.load} name=${request?.model} />
   </div>`;
 }
 
 function inWords(request, before) {
   const { place, waits_for: cause } = request ?? {};
   if (cause === "its model") {
-    return `Loading ${plain(request.model)}, ${number(Math.ceil(request.seconds))} s`;
+    const read = request.load?.total ? `: ${loadInWords(request.load)}` : "";
+    return `Loading ${plain(request.model)}${read}, ${number(Math.ceil(request.seconds))} s`;
   }
   if (place === "queued") {
     const behind = before ? `In the queue behind ${plural(before, "request")}` : "In the queue";

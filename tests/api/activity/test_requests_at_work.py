@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from omlx_server.api.activity.answers import RequestAtWork
+from omlx_server.api.activity.answers import LoadProgress, RequestAtWork
 from omlx_server.api.activity.requests_at_work import MOST_REQUESTS, describe_requests
 from omlx_server.api.http.exchange import Exchange, Phases
 from omlx_server.core.request import RequestId
@@ -26,7 +26,7 @@ def standing(place: str, awaited: WaitReason = WaitReason.STEP, **fields: Any) -
 
 def lane(exchange: Exchange, *standings: Standing, pace: float | None = None) -> RequestAtWork:
     paces = {} if pace is None else {exchange: pace}
-    return describe_requests([exchange], {exchange: standings}, paces, ["m"], NOW)[exchange]
+    return describe_requests([exchange], {exchange: standings}, paces, ["m"], {}, NOW)[exchange]
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,14 @@ def test_without_word_of_the_scheduler_the_exchange_alone_is_told() -> None:
 
 def test_who_waits_for_a_model_is_queued_and_who_asks_for_no_prompt_is_none() -> None:
     waits = at_work(model="other")
-    described = describe_requests([waits, at_work(), at_work(model="")], {}, {}, ["m"], NOW)
+    loads: dict[str, LoadProgress] = {"other": {"bytes": 3, "total": 8}}
+    described = describe_requests([waits, at_work(), at_work(model="")], {}, {}, ["m"], loads, NOW)
     assert list(described) == [waits]
     found = described[waits]
     assert (found["model"], found["place"], found["waits_for"]) == ("other", "queued", "its model")
+    assert found["load"] == loads["other"]
 
 
 def test_lanes_are_bounded() -> None:
     many = [at_work(Phases(1)) for _ in range(MOST_REQUESTS + 5)]
-    assert len(describe_requests(many, {}, {}, ["m"], NOW)) == MOST_REQUESTS
+    assert len(describe_requests(many, {}, {}, ["m"], {}, NOW)) == MOST_REQUESTS

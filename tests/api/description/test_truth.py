@@ -405,6 +405,7 @@ RARE = {
     *(f"ErrorPayload.{name}" for name in ("type", "code", "message", "param")),
     *("ResponseFailure.code", "ResponseFailure.message"),
     *("FetchError.type", "FetchError.error"),
+    *("LoadProgress.bytes", "LoadProgress.total"),  # loads of tiny models are too short for it
     "Health.cluster",  # a server of one process has none
     *(f"RankHealth.{name}" for name in ("rank", "host", "status", "problem", "done")),
     *("RankHealth.active_bytes", "RankHealth.peak_bytes"),

@@ -8,10 +8,13 @@ import httpx
 from omlx_server.api.activity.history import RecentExchanges
 from omlx_server.api.app import create_app
 from omlx_server.api.http.exchange import Exchange
+from omlx_server.api.models.listing import ModelListing
+from omlx_server.api.models.served_model import CHAT
+from omlx_server.engine.pool.entry import ModelRequest, Phase
 from omlx_server.settings import Settings
 from omlx_server.settings.sections import AdminSettings, AuthSettings
 from omlx_server.wiring.context import make_context
-from tests.api.fixed import fixed_models
+from tests.api.fixed import Fixed, fixed_models
 
 FIRST, SECOND, THIRD = "aaaaaaaa", "bbbbbbbb", "cccccccc"
 KEYS = ("key-of-a-client", "key-of-another")
@@ -52,6 +55,27 @@ def test_a_request_is_told_with_how_many_wait_longer_for_its_model() -> None:
         assert told["before"] == before
         request = told["request"]
         assert (request["id"], request["waits_for"]) == (id, "its model")
+
+
+def test_the_load_that_a_request_waits_for_is_told() -> None:
+    """Any other request has none."""
+    context = make_context(fixed_models(), Settings())
+    listing = ModelListing(CHAT, ("org/a",), ModelRequest("0", 8), 0)
+    models = context.models
+    models.catalogue = Fixed((listing,))
+    models.pool.pin(listing.load_request, True)
+    entry = models.pool.entry("0")
+    assert entry is not None
+    exchange = Exchange(FIRST, "POST", started=0.0, model="org/a")
+    context.activity.recent.begins(exchange)
+
+    async def told() -> Any:
+        return (await context.activity.progress(FIRST, exchange.client))["request"]
+
+    assert asyncio.run(told())["load"] is None  # it waits for others
+    entry.phase = Phase.LOADING
+    entry.note_read(3)
+    assert asyncio.run(told())["load"] == {"bytes": 3, "total": 8}
 
 
 def test_of_an_unknown_request_nothing_is_told_and_to_strangers_nothing_at_all() -> None:

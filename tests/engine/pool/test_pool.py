@@ -14,6 +14,7 @@ from omlx_server.engine.pool import pool as pools
 from omlx_server.engine.pool.entry import Phase, Rules
 from omlx_server.errors import Conflict, NoRoom, Unavailable
 from tests.engine.place import ONE, TWO, Place, error_of, play, until
+from tests.engine.workshop import SIZE
 
 # -- coming ----------------------------------------------------------------------------------
 
@@ -79,6 +80,33 @@ def test_a_failed_load_reaches_all_who_wait_and_the_next_one_tries_again() -> No
         del place.shop.fails["a"]
         await place.use("a")
         assert (place.phase("a"), entry.problem) == (Phase.LOADED, "")
+        await place.quiet("a")
+
+    play(scene)
+
+
+def test_a_load_tells_what_it_has_read_and_never_more_than_all() -> None:
+    async def scene() -> None:
+        place = Place()
+        place.shop.gate.clear()
+        coming = place.soon("a")
+        await until(lambda: place.phase("a") is Phase.LOADING)
+        entry = place.pool.entry("a")
+        assert entry is not None
+        for read, counted in ((0, 0), (1, 1), (2, 3), (SIZE, SIZE), (1, SIZE)):
+            entry.note_read(read)
+            assert entry.read_bytes == counted
+        place.shop.fails["a"] = OSError("no such weights")
+        place.shop.gate.set()
+        assert str(await error_of(coming)) == "no such weights"
+        place.shop.gate.clear()
+        again = place.soon("a")
+        await until(lambda: place.phase("a") is Phase.LOADING)
+        assert entry.read_bytes == 0
+        del place.shop.fails["a"]
+        place.shop.gate.set()
+        await again
+        assert entry.read_bytes == SIZE // 2
         await place.quiet("a")
 
     play(scene)

@@ -20,7 +20,9 @@ from omlx_server.models.gguf.view import VIEWS, complete, remove_old, view_of
 from omlx_server.models.installed import installed_models
 from omlx_server.models.locate import find_here, find_installed
 from omlx_server.models.remove import remove
+from omlx_server.models.tokenizer_files import read_templates
 from tests.gguf_models import write_model
+from tests.models.tiny_gguf import TEMPLATE
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,15 @@ def test_a_file_that_changed_gets_a_view_of_its_own(places: Places) -> None:
     assert view_of(file, places.dirs[1] / VIEWS) == first
     write_model(file.parent, "qwen3", ["Q8_0"])
     assert view_of(file, places.dirs[1] / VIEWS) != first
+
+
+def test_a_view_tells_its_chat_template_before_it_has_a_tokenizer(places: Places) -> None:
+    [file] = places.dirs[0].rglob("*.gguf")
+    view = view_of(file, places.dirs[1] / VIEWS)
+    assert not (view / "tokenizer.json").exists()
+    assert read_templates(view) == ("chat_template.jinja", {"default": TEMPLATE})
+    complete(view)
+    assert read_templates(view) == ("chat_template.jinja", {"default": TEMPLATE})
 
 
 def test_a_file_that_vanished_is_no_model(places: Places) -> None:

@@ -19,7 +19,7 @@ from omlx_server.core.gguf.families import Family, family_of, is_used
 from omlx_server.core.gguf.fields import Config
 from omlx_server.core.gguf.forms import GROUP, MXFP4, check_types
 from omlx_server.core.gguf.head import TensorPlace, parse_head
-from omlx_server.core.work import finish
+from omlx_server.core.work import Work, finish
 
 _PLAIN = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 _PIECE_BLOCKS = 1 << 16  # unpacked at once
@@ -27,7 +27,7 @@ Arrays = dict[str, mx.array]
 Classes = tuple[Callable[[Any], nn.Module], Any]
 
 
-def open_gguf(files: Sequence[Path], config: Config, classes: Classes) -> nn.Module:
+def loading_gguf(files: Sequence[Path], config: Config, classes: Classes) -> Work[nn.Module]:
     """Return a model with the weights of a file, or of all parts of one. Holds one tensor's bytes
     beside it. Raises OSError, and ValueError with the reason."""
     make_model, arguments = classes
@@ -40,7 +40,9 @@ def open_gguf(files: Sequence[Path], config: Config, classes: Classes) -> nn.Mod
             check_types(head.tensors)
             for place in head.tensors:
                 if is_used(place.name, config):
-                    weights.update(_parameter(stream, place, family, config))
+                    arrays = _parameter(stream, place, family, config)
+                    weights.update(arrays)
+                    yield sum(array.nbytes for array in arrays.values())
     if config["model_type"] == "deepseek_v2":
         _join_kv(weights)
     _split_ba(weights, config)

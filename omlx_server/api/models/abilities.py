@@ -1,0 +1,111 @@
+"""Tells by a model's files whether it thinks, calls tools or fills text in. Any thread."""
+
+import threading
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from omlx_server.core.model_files.parser_signs import reasoning_parser_of
+from omlx_server.errors import ConfigError
+from omlx_server.models.tokenizer_files import TokenizerFiles, read_template, read_templates
+from omlx_server.text.dialect import FILL_IN
+from omlx_server.text.reasoning.style import STYLES
+from omlx_server.text.tool_calls.fallback import supports_tools
+
+FileState = tuple[str, int, float]
+"""A file's name, its size in bytes and when it was changed."""
+
+_CACHED_MODELS = 256
+_VOCABULARY_LOCK = threading.Lock()
+"""Held while a vocabulary is read: clients ask for all models at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """`insert`: it can fill in text before a suffix."""
+
+    template: str = ""
+    tools: bool = False
+    thinking: bool = False
+    insert: bool = False
+
+
+def read_abilities(
+    directory: Path | None, template_file: str = "", reasoning_parser: str = ""
+) -> Abilities:
+    """Return the abilities by the tokenizer's files, or by the template and reasoning parser of the
+    settings. Slow the first time: the files are large."""
+    states = file_states(directory, *([Path(template_file)] if template_file else ()))
+    if directory is None or states is None:
+        return Abilities()
+    with _VOCABULARY_LOCK:
+        return _read_all(directory, template_file, reasoning_parser, states)
+
+
+def abilities_by_template(
+    directory: Path | None, template_file: str = "", reasoning_parser: str = ""
+) -> Abilities:
+    """Return what `read_abilities` does, but for `insert`, quickly: without the vocabulary."""
+    states = file_states(directory, *([Path(template_file)] if template_file else ()))
+    if directory is None or states is None:
+        return Abilities()
+    return _read_templates(directory, template_file, reasoning_parser, states)
+
+
+# `states` are in the caches' keys only: a changed file is read again.
+@lru_cache(_CACHED_MODELS)
+def _read_all(
+    directory: Path, template_file: str, reasoning_parser: str, states: tuple[FileState, ...]
+) -> Abilities:
+    files = TokenizerFiles.of(directory)
+    templates = _templates_in_force(template_file) if template_file else files.templates
+    return _abilities_of(templates, files.vocabulary, reasoning_parser)
+
+
+@lru_cache(_CACHED_MODELS)
+def _read_templates(
+    directory: Path, template_file: str, reasoning_parser: str, states: tuple[FileState, ...]
+) -> Abilities:
+    _, of_model = read_templates(directory)
+    templates = _templates_in_force(template_file) if template_file else of_model
+    return _abilities_of(templates, frozenset(), reasoning_parser)
+
+
+def _templates_in_force(template_file: str) -> dict[str, str]:
+    with suppress(ConfigError):
+        return {"default": read_template(template_file)}
+    return {}
+
+
+def _abilities_of(
+    templates: Mapping[str, str], vocabulary: Collection[str], reasoning_parser: str
+) -> Abilities:
+    sources, tokens = list(templates.values()), frozenset(vocabulary)
+    all_sources = "\n".join(sources)
+    style = STYLES[reasoning_parser or reasoning_parser_of(all_sources, tokens)]
+    return Abilities(
+        template=templates.get("default", ""),
+        tools=any(map(_supports_tools, sources)),
+        thinking=style is not None and style.start in all_sources,
+        insert=any(tokens.issuperset(fill_in) for fill_in in FILL_IN),
+    )
+
+
+def _supports_tools(template: str) -> bool:
+    try:
+        return supports_tools(template)
+    except RecursionError:
+        return False
+
+
+def file_states(directory: Path | None, *others: Path) -> tuple[FileState, ...] | None:
+    """Return the states of the directory's files and of `others`, None if they are unreadable."""
+    if directory is None:
+        return None
+    try:
+        statuses = [(file.name, file.stat()) for file in sorted([*directory.iterdir(), *others])]
+    except OSError:
+        return None
+    return tuple((name, status.st_size, status.st_mtime) for name, status in statuses)
