@@ -28,6 +28,7 @@ import psutil
 
 from omlx_server.text.encoding.low_priority import be_polite
 from tests.api.harness import CHAT, ServerProcess, serving
+from tests.campaigns.alone import forking
 from tests.campaigns.hostile_presses import Found, Target, press
 from tests.campaigns.hostile_requests import STARTER, TINY, Harm, Load, all_harms
 from tests.campaigns.overload import blocks_of, held_by
@@ -260,7 +261,7 @@ def _do_harm(
 ) -> None:
     """In a process of its own that may be nice: elsewhere clients are other machines, and what the
     streams are heard with must not wait for it."""
-    context = multiprocessing.get_context("spawn")
+    context = forking()
     answers: _Answers = context.Queue()
     target = Target(server.url, server.model, seeing, HOSTILE)
     child = context.Process(target=_harm, args=(target, load, answers))

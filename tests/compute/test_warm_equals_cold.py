@@ -264,7 +264,8 @@ def test_a_long_shared_prefix_of_a_hybrid_is_found_whatever_the_split(
             assert drive.computed[f"r{number}"] < own
 
 
-@pytest.mark.parametrize(("architecture", "stopped"), sweep(CONFIGS, [False, True]))
+@pytest.mark.parametrize("stopped", [False, True])
+@every_kind(CONFIGS)
 def test_a_turn_of_a_conversation_computes_only_what_is_new(
     architecture: str, stopped: bool
 ) -> None:

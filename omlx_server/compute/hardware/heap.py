@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 
 _LIBC = ctypes.CDLL(None)
-_PROCESS = psutil.Process()
 # macOS, libproc.h: RUSAGE_INFO_V0 has twelve words, of which the tenth is ri_phys_footprint.
 _RUSAGE_V0 = 0
 _RUSAGE_WORDS = 12
@@ -25,7 +24,7 @@ def resident_bytes() -> int:
         words = (ctypes.c_uint64 * _RUSAGE_WORDS)()
         if not _LIBC.proc_pid_rusage(os.getpid(), _RUSAGE_V0, ctypes.byref(words)):
             return int(words[_FOOTPRINT_WORD])
-    return int(_PROCESS.memory_info().rss)
+    return int(psutil.Process().memory_info().rss)
 
 
 def return_freed() -> None:

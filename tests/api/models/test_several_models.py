@@ -409,4 +409,3 @@ def test_a_model_that_gets_pinned_while_the_server_runs_comes_by_itself(
     wait_for(lambda: "nowhere is pinned, and is not there" in plain.log)
     assert told(plain)["org/b"]["pinned"] is False
     plain.config.write_text("")
-    wait_for(lambda: told(plain)["org/c"]["pinned"] is False)

@@ -2,9 +2,9 @@
 
 MLX's exporter lists the primitives of a graph with the dtypes of their arrays, but not the lines
 that made them. So every function of MLX and every method of its arrays is replaced by one that
-looks at the graph it has made, and computes it at once. Compilation is off, because a compiled
-graph is one primitive with a name of its own. All this lasts as long as the process: a trace has a
-process to itself.
+looks at the graph that it adds, the first time that it is called so: whatever was made before is
+computed first. Compilation is off, because a compiled graph is one primitive with a name of its
+own. All this lasts as long as the process: a trace has a process to itself.
 """
 
 import json
@@ -45,6 +45,8 @@ _LEFT_OUT = re.compile(
 )
 _GATHER_MM, _AS_TYPE = mx.gather_mm, mx.array.astype
 _NATIVE = ("nb_func", "nb_method")
+# So many arrays are computed at once: to compute each alone takes longer than to make it.
+_MOST_PENDING = 100
 _NO_STATE = re.compile("Unable to get state for primitive (\\w+)")
 
 
@@ -56,6 +58,7 @@ class Trace:
         self._export, self._eval = mx.export_function, mx.eval
         self._mapping = self._on_cpu = 0
         self._seen: set[Hashable] = set()
+        self._pending: list[mx.array] = []
 
     def begin(self) -> None:
         """Replace MLX's functions, and have code that asks for the device believe in a GPU: what
@@ -84,20 +87,27 @@ class Trace:
             if place is None:
                 return function(*args, **kwargs)
             before = _arrays((args, kwargs))
+            on_cpu = self._on_cpu > 0 or isinstance(kwargs.get("stream"), mx.DeviceType)
+            shapes = tuple([(array.dtype, array.shape) for array in before])
+            call = function, place, shapes, on_cpu, _but_arrays((args, kwargs))
+            is_new = call not in self._seen  # layers and steps do the same again and again
+            if is_new or len(self._pending) > _MOST_PENDING:
+                self._compute_pending()
             result = function(*args, **kwargs)
             arrays = _arrays(result) or _arrays((args, kwargs))
-            on_cpu = self._on_cpu > 0 or isinstance(kwargs.get("stream"), mx.DeviceType)
-            shapes = tuple([(array.dtype, array.shape) for array in (*before, *arrays)])
-            call = function, place, shapes, on_cpu, _but_arrays((args, kwargs))
-            if call not in self._seen:  # layers and steps do the same again and again
+            if is_new:
                 self._seen.add(call)
                 self._note(arrays, place, on_cpu)
                 if fast:
                     self.uses[Use(fast, _dtypes(before), _dtypes(arrays), on_cpu)].add(place)
-            self._eval(arrays)
+            self._pending += arrays
             return result
 
         return looked_at
+
+    def _compute_pending(self) -> None:
+        self._eval(self._pending)
+        self._pending.clear()
 
     def _note(self, arrays: list[mx.array], place: Place, on_cpu: bool) -> None:
         """Note what the graphs of these arrays are made of."""
@@ -118,6 +128,7 @@ class Trace:
         """A CPU can multiply gathered matrices in float32 only: what was asked for is noted, and
         the answer is computed in float32."""
         place = _place()
+        self._compute_pending()
         if place is not None:
             self._note([_GATHER_MM(a, b, *args, **kwargs)], place, False)
         wide = (_AS_TYPE(one, mx.float32) for one in (a, b))
