@@ -15,6 +15,7 @@ from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_json, visible
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.vision import server_lacks
+from omlx_server.models import layout
 from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.installed import Installed, installed_models
 from omlx_server.models.vision import has_pillow
@@ -126,6 +127,6 @@ def model_json(model: Installed, settings: Settings) -> dict[str, object]:
         **image_facts(model, settings),
         "adapters": list(adapters_of(model, settings).all()),
         "source": model.source.value,
-        "path": str(model.path),
+        "path": str(layout.real_path(model.path)),
         "problem": model.problem or None,
     }

@@ -23,11 +23,12 @@ from omlx_server.cli.shell.options import load_settings
 from omlx_server.cli.shell.output import show_result, visible
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.parser_signs import reasoning_parser_of, tool_parser_of
+from omlx_server.core.model_files.weights import types_again
 from omlx_server.errors import BadRequest, ConfigError, LoadFailed, OmlxError
+from omlx_server.models import layout
 from omlx_server.models.description import described
 from omlx_server.models.installed import Installed
-from omlx_server.models.json_file import read_json
-from omlx_server.models.layout import expert_sizes
+from omlx_server.models.json_file import read_json, read_object
 from omlx_server.models.remove import freed_by, size_of
 from omlx_server.models.tokenizer_files import TokenizerFiles
 from omlx_server.models.vision import preprocessor_config
@@ -60,11 +61,12 @@ def run(*, name: str, as_json: bool, config: Path | None, sets: Sequence[str]) -
 def _facts(model: Installed, settings: Settings) -> dict[str, Any]:
     overrides, description = settings.overrides_of(model.names), described(model.path)
     facts: dict[str, Any] = model_json(model, settings)
-    if sizes := expert_sizes(model.path):
+    if sizes := layout.expert_sizes(model.path):
         facts["experts"] = {"per_layer": sizes.experts, "bytes": sizes.nbytes * sizes.experts}
     facts |= {
         "default_adapter": adapters_of(model, settings).default_name or None,
-        "disk_bytes": freed_by(model),
+        "disk_bytes": freed_by(model) + sum(map(_size, layout.gguf_links(model.path))),
+        "quantized_again": types_again(read_object(model.path / "config.json")),
         "sampling": description.recommended if description else {},
         "overrides": plain(overrides),
     }
@@ -75,6 +77,10 @@ def _facts(model: Installed, settings: Settings) -> dict[str, Any]:
     if facts["images"]:
         facts |= _image_tokens(model, settings)
     return facts | _state_in_server(model, settings)
+
+
+def _size(link: Path) -> int:
+    return link.stat().st_size if link.is_file() else 0
 
 
 def _parsers(files: TokenizerFiles, overrides: ModelOverrides) -> dict[str, dict[str, str]]:
@@ -135,7 +141,8 @@ def _fact_lines(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     what = ", ".join(filter(None, (facts["model_type"], facts["architecture"])))
     yield "kind", f"{facts['kind']} ({what})" if what else facts["kind"]
     quantized = facts["quantization"] or "not quantized"
-    yield "weights", f"{decimal(facts['weight_bytes'])}, {quantized}"
+    again = "".join(f", {name} in 8 bits" for name in facts["quantized_again"])
+    yield "weights", f"{decimal(facts['weight_bytes'])}, {quantized}{again}"
     if "experts" in facts:
         experts = facts["experts"]
         yield "experts", f"{experts['per_layer']} in a layer, {decimal(experts['bytes'])} together"

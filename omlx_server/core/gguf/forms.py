@@ -7,10 +7,12 @@ from omlx_server.core.gguf.head import TensorPlace
 
 PLAIN = ("F32", "F16", "BF16")
 MXFP4 = "MXFP4"
-# Bits of a value in MLX's affine groups of 32. Those of the last three types are quantised again.
+AGAIN = ("Q2_K", "Q3_K", "Q6_K")
+"""Types whose values are quantised again, in 8 bits: their groups are smaller than MLX's."""
+# Bits of a value in MLX's affine groups of 32.
 BITS = {
     "Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8, "Q4_K": 4, "Q5_K": 5,
-    "Q2_K": 8, "Q3_K": 8, "Q6_K": 8,
+    **dict.fromkeys(AGAIN, 8),
 }  # fmt: skip
 GROUP, _GROUP_BYTES = 32, 8  # a scale and an offset in float32
 
@@ -31,6 +33,12 @@ def bytes_in_mlx(tensors: Iterable[TensorPlace]) -> int:
 
 def count_values(tensors: Iterable[TensorPlace]) -> int:
     return sum(prod(tensor.shape) for tensor in tensors)
+
+
+def types_again(tensors: Iterable[TensorPlace]) -> list[str]:
+    """Return the types of a file's tensors that are quantised again."""
+    types = {tensor.kind.name for tensor in tensors}
+    return [name for name in AGAIN if name in types]
 
 
 def main_type(tensors: Iterable[TensorPlace]) -> str:

@@ -43,6 +43,12 @@ def gguf_bytes(config: Mapping[str, Any]) -> int:
     return _gguf_number(config, "weight_bytes")
 
 
+def types_again(config: Mapping[str, Any]) -> list[str]:
+    """Return the types in a GGUF file whose values are quantised again, in 8 bits."""
+    types = _table(config, GGUF).get("again")
+    return [str(name) for name in types] if isinstance(types, list) else []
+
+
 def gguf_parameters(config: Mapping[str, Any]) -> int:
     return _gguf_number(config, "parameters")
 

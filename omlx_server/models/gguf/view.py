@@ -9,7 +9,13 @@ from pathlib import Path
 
 from omlx_server.core.gguf.families import config_of, is_used
 from omlx_server.core.gguf.fields import FACTORS, Factors
-from omlx_server.core.gguf.forms import bytes_in_mlx, check_types, count_values, main_type
+from omlx_server.core.gguf.forms import (
+    bytes_in_mlx,
+    check_types,
+    count_values,
+    main_type,
+    types_again,
+)
 from omlx_server.core.gguf.head import GgufHead, parse_head
 from omlx_server.core.model_files.weights import GGUF, GGUF_LINKS
 from omlx_server.errors import ModelUnavailable, NoPlaceForModels, one_line
@@ -45,6 +51,7 @@ def view_of(file: Path, views: Path) -> Path:
         "type": main_type(tensors),
         "weight_bytes": bytes_in_mlx(tensors),
         "parameters": count_values(tensors),
+        "again": types_again(tensors),
     }
     prepare(views, file.name, _VIEW_BYTES)
     with staged(target, lambda path: (path / "config.json").is_file()) as work:

@@ -19,7 +19,7 @@ from tests.cli.home import CONFIG
 from tests.cli.program import HEAVY, imported_by
 from tests.models.conftest import tiny
 from tests.models.directories import CHAT, make
-from tests.models.tiny_gguf import Tiny
+from tests.models.tiny_gguf import Tiny, write_gguf
 from tests.text import chat_templates, makers
 
 __all__ = ["server", "tiny"]
@@ -76,6 +76,7 @@ def test_all_of_one_model(models: Path) -> None:
         "path": str(models / "acme" / "big"),
         "problem": None,
         "disk_bytes": disk,
+        "quantized_again": [],
         "sampling": {"temperature": 0.6, "top_p": 0.95},
         "overrides": {"ttl": 5, "kv_cache": {"bits": 8}},
         "chat_template": True,
@@ -98,6 +99,18 @@ def test_all_of_one_model(models: Path) -> None:
         "tool_parser": {"name": "json_tools", "origin": "detected"},
         "reasoning_parser": {"name": "none", "origin": "detected"},
     }
+
+
+def test_a_gguf_file_is_where_it_lies_and_says_what_is_quantised_again(models: Path) -> None:
+    file = models / "tiny.gguf"
+    write_gguf(file)
+    found = json.loads(omlx("show", "tiny", "--json"))
+    assert found["path"] == str(file)
+    assert 0 < found["disk_bytes"] - file.stat().st_size < 2000  # its view
+    assert found["quantized_again"] == []
+    [config] = models.parent.rglob(".gguf/tiny-*/config.json")
+    config.write_text(config.read_text().replace('"again": []', '"again": ["Q6_K"]'))
+    assert ", Q6_K in 8 bits" in omlx("show", "tiny")
 
 
 def test_the_same_in_words(models: Path) -> None:
