@@ -97,7 +97,11 @@ class PretendRunner:
 
     def __post_init__(self) -> None:
         self.loaded = SimpleNamespace(
-            weight_bytes=0, verifies=DraftVerification.ALWAYS, vision=None, adapters=AdapterStore()
+            weight_bytes=0,
+            verifies=DraftVerification.ALWAYS,
+            vision=None,
+            experts=None,
+            adapters=AdapterStore(),
         )
         self.runs = Runs()
         self.lost = list[SequenceId]()
