@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from omlx_server.errors import PlaceUnusable
 from omlx_server.settings.types import own_place
@@ -49,6 +49,10 @@ def announcing(name: str) -> Iterator[None]:
 def is_announced(url: str) -> bool:
     """Whether a server of this user listens at exactly this URL, or `unix:PATH`."""
     return any(_is_locked(file) for file in _files(quote(url, safe=":")))
+
+
+def announced_urls() -> list[str]:
+    return [unquote(file.name) for file in _files("http*") if _is_locked(file)]
 
 
 def moved_ports(port: int) -> list[int]:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from omlx_server.cli.app import app
 from omlx_server.errors import OmlxError
+from omlx_server.process.running import announcing
 from tests.cli.answering_server import KEY, Server, handler_of, server
 from tests.cli.program import break_commands, commands
 
@@ -116,6 +117,14 @@ def test_that_nobody_answers_is_code_1_everywhere(command: str) -> None:
         f"error: no server answers at {NOBODY}",
         "hint: start one with `omlx-server up`, or name another with --url",
     ]
+
+
+def test_a_server_of_this_user_at_another_address_is_named() -> None:
+    url = "http://127.0.0.1:8765"
+    with announcing(url):
+        result = omlx("status")
+    assert result.exit_code == 1
+    assert f"hint: yours runs at {url}: name it with --url" in result.stderr.splitlines()
 
 
 # --- Keys ----------------------------------------------------------------------------------------

@@ -168,6 +168,15 @@ def test_tables_lists_and_tasks_look_as_written(visits: Visits) -> None:
         assert wide.evaluate("(one) => one.scrollWidth > one.clientWidth && one.tabIndex === 0")
 
 
+def test_headings_are_below_the_pages_own_and_skip_no_level(visits: Visits) -> None:
+    text = "### One\n\n###### Two\n\n> # Three\n\n- ## Four\n\n# Five\n"
+    with visits.open() as page:
+        headings = answer_of(page, text).locator("h1, h2, h3, h4, h5, h6")
+        expect(headings).to_have_text(["One", "Two", "Three", "Four", "Five"])
+        levels = headings.evaluate_all("(all) => all.map((one) => one.localName)")
+        assert levels == ["h2", "h3", "h2", "h3", "h2"]
+
+
 def test_a_stream_tells_its_speed_and_a_button_leads_to_its_end(visits: Visits) -> None:
     with visits.open() as page:
         page.set_viewport_size({"width": 390, "height": 420})

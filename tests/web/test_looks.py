@@ -47,6 +47,7 @@ compute(prompt[found.tokens :])
 | restored | 3,840 | 12 ms |
 | computed | 61 | 210 ms |
 
+### What is counted
 - [x] The hit rate $h = \\frac{f}{n}$
 - [ ] The mean: $$\\bar{t} = \\sum_{i=1}^{n} \\begin{pmatrix} t_i \\\\ 1 \\end{pmatrix}$$
 
@@ -65,6 +66,20 @@ class Block extends Base<number> { size = 64 * 2; name: string = `b ${true}`; }
 LOADED = """() => {
     const files = performance.getEntriesByType("resource").filter(({ name }) => /web/.test(name));
     return [files.length, files.reduce((sum, { transferSize }) => sum + transferSize, 0)];
+}"""
+# Placeholders that are wider than their fields.
+CUT = """() => {
+    const cut = (field) => {
+        const copy = field.cloneNode();
+        copy.type = "text";
+        copy.value = field.placeholder;
+        field.replaceWith(copy);
+        const wide = copy.scrollWidth > copy.clientWidth;
+        copy.replaceWith(field);
+        return wide;
+    };
+    const fields = [...document.querySelectorAll("input[placeholder]")];
+    return fields.filter(cut).map((one) => one.placeholder);
 }"""
 AXE = """async () => {
     const shown = (node) => node.html.slice(0, 150);
@@ -118,6 +133,7 @@ def test_each_view_fits_and_is_accessible(
         say(page, "What does a prefix cache do?")
         answered(page)
         page.get_by_role("button", name="Options").click()
+        assert not page.evaluate(CUT)
         found = {"talk with options": look(page)}
         page.get_by_role("button", name="Options").click()
         for view in VIEWS:
@@ -127,6 +143,7 @@ def test_each_view_fits_and_is_accessible(
             settle(page, view)
             found[view] = look(page)
             assert not overflows(page), view
+            assert not page.evaluate(CUT), view
             page.screenshot(path=pictures / f"{view}-{width}-{scheme}.png")
         assert not any(found.values()), json.dumps(found, indent=1)
 

@@ -95,6 +95,26 @@ def test_a_setting_is_found_by_a_word_explained_and_reset(
         assert "cold_cache_max_bytes" not in server.config.read_text()
 
 
+def test_the_first_change_makes_the_config_file(visits: Visits, server: ServerProcess) -> None:
+    def tell(route: Route) -> None:
+        told = route.fetch().json()
+        if route.request.method == "GET":
+            told |= {"file": None}
+        route.fulfill(json=told)
+
+    with visits.open("settings") as page:
+        page.route("**/admin/settings", tell)
+        page.reload()
+        expect(page.get_by_text("the first change makes it")).to_be_visible()
+        page.get_by_label("Search").fill("sse_ping")
+        field = page.get_by_label("sse_ping_seconds")
+        field.fill("8")
+        page.unroute("**/admin/settings")
+        field.press("Enter")
+        expect(page.get_by_text(f"Changes are written to {server.config}")).to_be_visible()
+        assert "sse_ping_seconds = 8" in server.config.read_text()
+
+
 def test_a_service_is_restarted_after_a_question(visits: Visits, server: ServerProcess) -> None:
     asked: list[str] = []
 

@@ -35,6 +35,24 @@ def test_usual_models_say_whether_they_fit_and_the_servers_own_stays(visits: Vis
         assert not overflows(page)
 
 
+def test_a_model_that_is_here_tells_no_size_to_download(visits: Visits) -> None:
+    def tell(route: Route) -> None:
+        told = route.fetch().json()
+        for offer in told["models"]:
+            offer |= {"here": offer["name"] == "starter"}
+        route.fulfill(json=told)
+
+    with visits.open("models") as page:
+        page.route("**/admin/models/search*", tell)
+        page.reload()
+        offers = page.locator(".offer")
+        expect(offers.filter(has_text="minilm")).to_contain_text("83.5 MB to download")
+        starter = offers.filter(has_text="starter")
+        expect(starter.get_by_text("here", exact=True)).to_be_visible()
+        expect(starter).not_to_contain_text("to download")
+        page.unroute_all(behavior="wait")
+
+
 def test_a_model_is_searched_for_paused_resumed_and_deleted(
     visits: Visits, server: ServerProcess, models: Path, faults: Faults
 ) -> None:

@@ -27,7 +27,7 @@ WATCH_SHIFTS = """() => {
     const add = (list) => list.getEntries().forEach((one) => (window.shifts += one.value));
     new PerformanceObserver(add).observe({ type: "layout-shift" });
 }"""
-FIGURES = re.compile(r"\d+ in.*\d+ cached.*\d+ out.*TTFT", re.DOTALL)
+FIGURES = re.compile(r"\d+ in.*\d+ cached.*\d+ out.*first token after", re.DOTALL)
 
 
 def test_an_answer_streams_and_tells_its_figures(visits: Visits) -> None:

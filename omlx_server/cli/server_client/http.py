@@ -18,7 +18,7 @@ from msgspec import structs
 from omlx_server.cli.server_client.trust import say_untrusted, trusted_url
 from omlx_server.cli.shell.options import load_settings
 from omlx_server.errors import OmlxError, UsageError
-from omlx_server.process.running import http_url, moved_ports
+from omlx_server.process.running import announced_urls, http_url, moved_ports
 from omlx_server.settings import Settings
 from omlx_server.settings.admin_token import read_admin_token
 from omlx_server.settings.layers import TOKEN_VARIABLE
@@ -183,7 +183,10 @@ def missing_key_error() -> UsageError:
 
 
 def no_answer_error(url: str) -> NoAnswer:
+    others = announced_urls()
     hint = "start one with `omlx-server up`, or name another with --url"
+    if others:
+        hint = f"yours runs at {others[0]}: name it with --url"
     return NoAnswer(f"no server answers at {url}", hint=hint)
 
 

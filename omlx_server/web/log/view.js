@@ -21,7 +21,7 @@ export function LogView() {
     </header>
     <${Problem} error=${error} />
     <div class="filters">
-      <label>Search <input type="search" placeholder="model, route, finish, id" value=${words}
+      <label>Search <input type="search" placeholder="model, route, id" value=${words}
         onInput=${(event) => search(event.target.value)} /></label>
       <label class="check"><input type="checkbox" checked=${onlyErrors}
         onChange=${(event) => choose(event.target.checked)} /> Errors only</label>
@@ -53,7 +53,7 @@ const NUMBERS = [
   ["In", (one) => number(one.prompt_tokens)],
   ["Cached", (one) => number(one.cached_tokens)],
   ["Out", (one) => number(one.completion_tokens)],
-  ["TTFT", (one) => seconds(one.ttft_seconds)],
+  ["First token", (one) => seconds(one.ttft_seconds)],
   ["tok/s", (one) => digits(one.tokens_per_second)],
   ["Took", (one) => seconds(one.seconds)],
 ];

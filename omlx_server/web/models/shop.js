@@ -38,7 +38,7 @@ export function Shop() {
     <form class="pull" onSubmit=${submit}>
       <label>
         Model
-        <input type="text" class="mono" placeholder="words to search for, org/name or an address"
+        <input type="text" class="mono" placeholder="words, org/name or address"
           spellcheck="false" autocapitalize="off" value=${name}
           onInput=${(event) => set(event.target.value)} />
       </label>
@@ -102,9 +102,10 @@ function Offer({ offer }) {
   </li>`;
 }
 
-function figures({ name, model, bytes: size, download_bytes: download, context_length: context }) {
+function figures({ name, model, here, bytes: size, download_bytes: download, ...offer }) {
   const about = name === model || download !== size ? "" : "about ";
+  const context = offer.context_length;
   const facts = [size && `${about}${bytes(size)}`, context && `${number(context)} tokens`];
-  if (download !== size && download) facts.push(`${bytes(download)} to download`);
+  if (!here && download && download !== size) facts.push(`${bytes(download)} to download`);
   return facts.filter(Boolean).join(", ");
 }

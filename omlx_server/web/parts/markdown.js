@@ -68,10 +68,21 @@ function stays(there, block) {
 function blocksOf(text) {
   if (text.length > LONGEST) return [{ type: "plain", raw: text }];
   try {
-    return marked.lexer(text).filter(({ type }) => type !== "space" && type !== "def");
+    return inOrder(marked.lexer(text)).filter(({ type }) => type !== "space" && type !== "def");
   } catch {
     return [{ type: "plain", raw: text }]; // nested deeper than marked can follow
   }
+}
+
+/** These blocks with their headings below the page's own, none of which skips a level. */
+function inOrder(blocks) {
+  let level = 1;
+  marked.walkTokens(blocks, (token) => {
+    if (token.type !== "heading") return;
+    level = Math.min(token.depth + 1, level + 1, 6);
+    token.depth = level;
+  });
+  return blocks;
 }
 
 /** The element of a block, which takes the place of `before`. */

@@ -22,7 +22,7 @@ export function SettingsView() {
       <h1>Settings</h1>
       ${told && html`<p class="hint">${told.file
         ? html`Changes are written to <bdi class="mono">${plain(told.file)}</bdi>`
-        : "This server has no config file: settings can be read here, not changed."}</p>`}
+        : "There is no config file yet: the first change makes it."}</p>`}
     </header>
     <${Problem} error=${problem} again=${again} />
     ${told && html`<${Restart} told=${told} again=${() => again({ quiet: true })} />`}
@@ -38,8 +38,7 @@ export function SettingsView() {
       ([name, settings]) => html`<section class="card" key=${name} aria-labelledby=${`s-${name}`}>
         <h2 id=${`s-${name}`}>${name}</h2>
         <ul class="settings">
-          ${settings.map((one) => html`<${Setting} key=${one.key} setting=${one} file=${told.file}
-            again=${again} />`)}
+          ${settings.map((one) => html`<${Setting} key=${one.key} setting=${one} again=${again} />`)}
         </ul>
       </section>`,
     )}
@@ -94,7 +93,7 @@ function flowing(text) {
   return items.replace(/\n {2}(\S+) +/g, "\r– $1: ").replaceAll("\n", " ").replaceAll("\r", "\n");
 }
 
-function Setting({ setting, file, again }) {
+function Setting({ setting, again }) {
   const [note, tell] = useState(null);
   const write = async (sent) => {
     try {
@@ -121,12 +120,12 @@ function Setting({ setting, file, again }) {
       <p id=${`${id}-help`} class="help hint">${flowing(setting.help)}</p>
     </div>
     <div class="value">
-      <${Control} id=${id} setting=${setting} change=${file && !fixed ? change : null} />
+      <${Control} id=${id} setting=${setting} change=${fixed ? null : change} />
       <p class="hint">
         ${plain(setting.origin)}${fixed && `: can be changed ${where} only`}
         ${!fixed && !setting.live && !setting.needs_restart && ", needs a restart"}
         ${setting.needs_restart && html` <span class="badge busy">restart to apply</span>`}
-        ${file && !fixed && setting.origin.startsWith("file ") && html` <button type="button"
+        ${!fixed && setting.origin.startsWith("file ") && html` <button type="button"
           class="reset" onClick=${reset}>Reset to ${usual}</button>`}
       </p>
       ${note &&

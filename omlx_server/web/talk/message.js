@@ -240,7 +240,7 @@ function Figures({ message }) {
       ${number(usage.cached)} cached
     </span>
     <span title="Tokens of the answer">${number(usage.completion)} out</span>
-    <span title="Time to the first token">TTFT ${seconds(usage.ttft)}</span>
+    <span>first token after ${seconds(usage.ttft)}</span>
     ${usage.perSecond && html`<span>${digits(usage.perSecond)} tok/s</span>`}
     ${end && html`<span>${end}</span>`}
   </p>`;
