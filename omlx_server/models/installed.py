@@ -85,7 +85,20 @@ def installed_models(places: Places) -> list[Installed]:
         paths = {os.path.realpath(model.path) for model in models}
         cached = map(_cached, hub.HUB.cached_ids())
         models += [model for model in cached if os.path.realpath(model.path) not in paths]
-    return _without_doubles(models)
+    return _without_doubles(_without_rests(models))
+
+
+def _without_rests(models: list[Installed]) -> list[Installed]:
+    """Leave out directories whose only models are GGUF files, which are listed themselves."""
+    files = [file for model in models for file in layout.gguf_files(model.path)]
+
+    def is_rest(model: Installed) -> bool:
+        if not model.problem or layout.gguf_files(model.path):
+            return False
+        folder = hub.folder_of(model.path).resolve()
+        return any(file.is_relative_to(folder) for file in files)
+
+    return [model for model in models if not is_rest(model)]
 
 
 def _without_doubles(models: list[Installed]) -> list[Installed]:
@@ -121,6 +134,9 @@ def program_with(model: Located) -> ModelOrigin | None:
 def _source(model: Located) -> ModelOrigin:
     if program := program_with(model):
         return program
+    cache = hub.HUB.root.resolve()
+    if any(file.is_relative_to(cache) for file in layout.gguf_files(model.path)):
+        return ModelOrigin.HUB
     is_ours = not {MINILM.full_name, STARTER.full_name}.isdisjoint(model.names)
     return ModelOrigin.CATALOGUE if is_ours else ModelOrigin.DIRECTORY
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from omlx_server.core.experts.files import ExpertFiles, ExpertSizes, StoredTensor
+from omlx_server.core.model_files.gguf_names import parts_of
 from omlx_server.core.model_files.weights import GGUF_LINKS, gguf_bytes, indexed
 from omlx_server.core.model_files.weights import INDEX as INDEX
 from omlx_server.errors import ModelUnavailable
@@ -75,6 +76,14 @@ def gguf_links(directory: Path) -> list[Path]:
 def real_path(directory: Path) -> Path:
     """Return the GGUF file that a directory shows, else the directory."""
     return next((link.resolve() for link in gguf_links(directory)), directory)
+
+
+def gguf_files(path: Path) -> list[Path]:
+    """Return the real files that a directory shows, or of one that can't be shown."""
+    if path.suffix == ".gguf" and path.is_file():
+        parts = map(Path, parts_of(str(path)))
+        return [part.resolve() for part in parts if part.is_file()]
+    return [link.resolve() for link in gguf_links(path) if link.is_file()]
 
 
 def weight_bytes(directory: Path) -> int:

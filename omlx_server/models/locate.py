@@ -12,12 +12,18 @@ from omlx_server.errors import ModelUnavailable
 from omlx_server.models import layout, other_programs
 from omlx_server.models.catalogue import CATALOGUE
 from omlx_server.models.gguf import view as gguf
-from omlx_server.models.gguf.names import is_model
-from omlx_server.models.gguf.walk import walk
+from omlx_server.models.gguf.walk import is_model, walk
 from omlx_server.models.hub import hub
-from omlx_server.models.hub.download import download
+from omlx_server.models.hub.download import Downloaded, download
 from omlx_server.models.hub.foreign_names import foreign_name
-from omlx_server.models.hub.names import MAIN, SHORT_NAMES, HubName, hub_name, repo_id_of
+from omlx_server.models.hub.names import (
+    MAIN,
+    SHORT_NAMES,
+    HubName,
+    choose_gguf,
+    hub_name,
+    repo_id_of,
+)
 from omlx_server.models.other_programs import NamedPath
 from omlx_server.models.progress import ProgressListener, Silent
 
@@ -56,8 +62,18 @@ def locate(name: str, places: Places, progress: ProgressListener | None = None) 
     wanted = hub_name(name)
     assert wanted is not None  # find_or_expect has raised for others
     into = where_new(wanted, places)
-    done = download(wanted.repo_id, into, progress or Silent(), revision=wanted.revision)
-    return located(done.path, str(wanted))
+    done = download(
+        wanted.repo_id, into, progress or Silent(), revision=wanted.revision, tag=wanted.tag
+    )
+    return downloaded(done, places)
+
+
+def downloaded(done: Downloaded, places: Places) -> Located:
+    if done.path.suffix != ".gguf":
+        return located(done.path, done.name)
+    view = gguf.view_of(done.path, _views(places.dirs))
+    gguf.complete(view)
+    return located(view, done.name)
 
 
 def find_or_expect(name: str, places: Places) -> Located | None:
@@ -84,23 +100,33 @@ def find_here(name: str, places: Places) -> Located | None:
 def find_installed(name: str, places: Places) -> Located | None:
     """Return the installed model of a client's name, or None. Takes no paths. Raises
     ModelUnavailable for an incomplete model in `dirs`."""
-    if model := find_in_dirs(name, places):
-        if model.problem:
-            raise ModelUnavailable(model.problem)
-        gguf.complete(model.path)
-        layout.check(model.path)
-        return model
-    wanted = hub_name(name) if places.use_hf_cache else None
-    if wanted is not None and name == wanted.repo_id:
-        cached = hub.HUB.cached(name)
-        return None if cached is None else located(cached, name)
-    return None
+    models = candidates(places)
+    model, wanted = _named(name, models), hub_name(name)
+    if wanted is not None and (model is None or not layout.is_complete(model.path)):
+        is_cached = places.use_hf_cache and name == wanted.repo_id and model is None
+        if is_cached and (cached := hub.HUB.cached(name)) is not None:
+            return located(cached, name)
+        model = choose_gguf(wanted, models) or model
+    return None if model is None else _checked(model)
 
 
 def find_in_dirs(name: str, places: Places) -> Located | None:
-    """Return the model in `dirs`, complete or not. Full names go before short ones."""
-    models = [model for model in candidates(places) if name in model.names]
-    return min(models, key=lambda model: model.names[0] != name, default=None)
+    """Return the model in `dirs`, complete or not, or a GGUF file. Full names go before short
+    ones."""
+    return _named(name, candidates(places))
+
+
+def _named(name: str, models: Iterable[Located]) -> Located | None:
+    named = (model for model in models if name in model.names)
+    return min(named, key=lambda model: model.names[0] != name, default=None)
+
+
+def _checked(model: Located) -> Located:
+    if model.problem:
+        raise ModelUnavailable(model.problem)
+    gguf.complete(model.path)
+    layout.check(model.path)
+    return model
 
 
 def installed(places: Places) -> list[Located]:
@@ -158,8 +184,10 @@ def located(path: Path, repo_id: str) -> Located:
 
 def candidates(places: Places) -> list[Located]:
     """Return directories that may be models: NAME, ORG/NAME, a folder of a hub's cache, or views of
-    GGUF files; also those of other programs."""
+    GGUF files, also those in Hugging Face's cache; also those of other programs."""
     folders, files = walk([*places.dirs, *other_programs.directories_of(places.other_programs)])
+    if places.use_hf_cache:
+        files += walk([hub.HUB.root])[1]
     files += other_programs.ollama_files(places.other_programs)
     shown = (_shown(file, places.dirs) for file in files)
     return _without_doubles([*map(_resolved, folders), *shown])

@@ -18,11 +18,11 @@ from omlx_server.models.locate import (
     Located,
     Places,
     bundled_directory,
+    downloaded,
     find_in_dirs,
     find_installed,
     installed,
     locate,
-    located,
     where_new,
 )
 from omlx_server.models.locate import unknown as unknown_model
@@ -47,8 +47,7 @@ def pull(name: str, places: Places, progress: ProgressListener) -> Pulled:
     wanted = hub_name(name)
     model = find_in_dirs(name, places) if wanted is None or "/" not in name else None
     if model is not None:
-        full = model.names[0]
-        wanted = hub_name(full) if "/" in full else None
+        wanted = _name_at_hub(model)
         if wanted is None:
             return Pulled(_undamaged(model), 0)
     if wanted is None:
@@ -110,20 +109,27 @@ def _from_hub(wanted: HubName, places: Places, progress: ProgressListener) -> Pu
     name = str(wanted)
     into = _where(wanted, places)
     try:
-        done = download(wanted.repo_id, into, progress, revision=wanted.revision)
+        done = download(wanted.repo_id, into, progress, revision=wanted.revision, tag=wanted.tag)
     except NoNetwork as error:
         if isinstance(error, HubSilent):
             with suppress(ModelUnavailable):  # it is here, but incomplete
                 if (model := find_installed(name, places)) is not None:
                     return Pulled(model, 0, is_checked=False)
         raise NoNetwork(error.message, hint=_offline_hint(places)) from error
-    return Pulled(located(done.path, name), done.fetched_bytes)
+    return Pulled(downloaded(done, places), done.fetched_bytes)
+
+
+def _name_at_hub(model: Located) -> HubName | None:
+    is_gguf = bool(layout.gguf_files(model.path))
+    names = (hub_name(name) for name in model.names if "/" in name)
+    return next((name for name in names if name and bool(name.tag) == is_gguf), None)
 
 
 def _where(wanted: HubName, places: Places) -> Path | None:
     for root in (root.expanduser() for root in places.dirs):
-        has_config = (root / str(wanted) / "config.json").is_file()
-        if has_config or is_half_updated(str(wanted), root):
+        directory = root / wanted.repository
+        has_config = (directory / "config.json").is_file()
+        if has_config or any(directory.rglob("*.gguf")) or is_half_updated(str(wanted), root):
             return root
     return where_new(wanted, places)
 

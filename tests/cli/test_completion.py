@@ -123,6 +123,11 @@ def test_hugging_face_may_be_elsewhere(
     assert "mlx-community/Qwen3-0.6B" not in complete_models()
     make_model(tmp_path / "hf" / "hub" / "models--a--b" / "snapshots" / "1")
     assert "a/b" in complete_models()
+    gguf = tmp_path / "hf" / "hub" / "models--a--g" / "snapshots" / "1" / "g-Q4_K_M.gguf"
+    gguf.parent.mkdir(parents=True)
+    gguf.write_text("not opened")
+    names = complete_models()
+    assert "a/g:Q4_K_M" in names and not {"a/g", "g:Q4_K_M"} & {*names}
     monkeypatch.setenv("HUGGINGFACE_HUB_CACHE", str(tmp_path / "older"))
     make_model(tmp_path / "older" / "models--a--c" / "snapshots" / "1")
     assert "a/c" in complete_models()

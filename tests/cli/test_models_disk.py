@@ -22,7 +22,7 @@ from omlx_server.models.hub.part import bytes_here
 from tests.cli.home import CONFIG
 from tests.cli.program import HEAVY, imported_by
 from tests.cli.terminal import Terminal
-from tests.models import fake_hub
+from tests.models import fake_hub, tiny_gguf
 from tests.models.directories import make, no_tensors
 from tests.models.fake_hub import Faults
 
@@ -297,6 +297,24 @@ def test_pull_into_the_cache_and_rm_out_of_it(home: Path, monkeypatch: pytest.Mo
     assert not folder.exists()
 
 
+def test_a_gguf_model_is_pulled_shown_and_removed_by_its_tag(models: Path, tmp_path: Path) -> None:
+    tiny_gguf.write_gguf(tmp_path / "tiny.gguf")
+    files = {"tiny-Q4_1.gguf": (tmp_path / "tiny.gguf").read_bytes(), "tiny-Q8_0.gguf": b"x"}
+    size = len(files["tiny-Q4_1.gguf"])
+    name = "acme/tiny-GGUF:Q4_1"
+    with fake_hub.serve("acme/tiny-GGUF", files, frozenset(files)) as (address, _):
+        _, err = program(address, "pull", "acme/tiny-GGUF").communicate(timeout=60)
+        assert "has 2 GGUF models" in err and "acme/tiny-GGUF:Q4_1, Q8_0" in err
+        out, err = program(address, "pull", f"hf://{name}", "--json").communicate(timeout=60)
+        said = json.loads(out)
+        assert (said["name"], said["fetched_bytes"], said["disk_bytes"]) == (name, size, size)
+        assert err.splitlines()[0] == f"hf://{name}: {name}"
+    shown = json.loads(omlx("show", name, "--json"))
+    assert shown["disk_bytes"] == size and name in shown["names"]
+    assert f"Removed {name}" in omlx("rm", name, "--yes")
+    assert not (models / "acme").exists()
+
+
 def test_ctrl_c_keeps_what_has_come(models: Path) -> None:
     faults = Faults(stall_after=600_000)
     with fake_hub.serve(REPO, FILES, LARGE, faults) as (address, asked):
@@ -395,13 +413,8 @@ def test_search_without_a_text_lists_what_has_a_short_name(
 @pytest.mark.parametrize(
     ("name", "problem", "hint"),
     [
-        (
-            "hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M",
-            "names a GGUF file",
-            "own name: `omlx-server search Llama-3.2-1B-Instruct`",
-        ),
         ("hf.co/mlx-community/a-4bit:Q4", "GGUF", "without the tag: mlx-community/a-4bit"),
-        ("org/name:latest", "names a GGUF file", "`omlx-server search name`"),
+        ("org/name:latest", "'latest' is no type", "such as org/name:Q4_K_M, or org/name alone"),
         ("https://ollama.com/library/qwen3:4b", "library holds GGUF", "name qwen3-4b stands"),
         ("ollama.com/library/gemma3/tags?x", "GGUF", "`omlx-server search gemma3` looks"),
         ("registry.ollama.ai/library/phi", "GGUF", "`omlx-server search phi` looks"),

@@ -72,6 +72,7 @@ class Handler(BaseHTTPRequestHandler):
     seen = Seen()
     revisions: frozenset[str] = frozenset()
     models: list[dict[str, object]] = []  # noqa: RUF012
+    gguf: dict[str, object] = {}  # noqa: RUF012
 
     def do_GET(self) -> None:
         asked_range = self.headers.get("Range", "")
@@ -104,7 +105,8 @@ class Handler(BaseHTTPRequestHandler):
         heads = self.faults.heads
         sha = heads.pop(0) if revision == "main" and heads else COMMIT
         names = [{"rfilename": name} for name in self.files]
-        self._json({"id": self.repo_id, "sha": sha, "siblings": names})
+        about = {"gguf": self.gguf} if self.gguf else {}
+        self._json({"id": self.repo_id, "sha": sha, "siblings": names, **about})
 
     def _tree(self) -> None:
         """The files, in two pages."""
@@ -229,13 +231,14 @@ def serve(
     seen: Seen | None = None,
     revisions: frozenset[str] = frozenset(),
     models: Sequence[dict[str, object]] = (),
+    gguf: dict[str, object] | None = None,
 ) -> Iterator[tuple[str, list[str]]]:
     """The server's address, and the list of what it has been asked. `models`: what a search
-    finds."""
+    finds; `gguf`: what it tells of the repository's GGUF files."""
     asked: list[str] = []
     fields: dict[str, object] = {"repo_id": repo_id, "files": files, "large": large}
     fields |= {"asked": asked, "faults": faults or Faults(), "seen": seen or Seen()}
-    fields |= {"revisions": revisions, "models": list(models)}
+    fields |= {"revisions": revisions, "models": list(models), "gguf": gguf or {}}
     handler = type("Repo", (Handler,), fields)
     with _Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

@@ -17,7 +17,7 @@ from omlx_server.models.hub import hub as hub_module
 from omlx_server.models.hub.download import lock_of
 from omlx_server.models.hub.hub import Hub
 from omlx_server.models.installed import installed_models
-from omlx_server.models.remove import freed_by, remove, size_of
+from omlx_server.models.remove import disk_bytes, remove, size_of
 from tests.models.directories import Places, make, make_cached
 
 NOBODY = 65534
@@ -40,7 +40,7 @@ def test_out_of_the_cache_with_all_its_blobs(hub: Hub) -> None:
     (snapshot / "model.safetensors").rename(blobs / "abc")
     (snapshot / "model.safetensors").symlink_to(blobs / "abc")
     (model,) = (m for m in installed_models(Places([], True)) if m.names[0] == "acme/m")
-    size = freed_by(model)
+    size = disk_bytes(model.path)
     assert size >= 10 + len(json.dumps({}))
     assert remove(model, []) == size
     assert not hub.folder("acme/m").exists()

@@ -35,7 +35,7 @@ from omlx_server.errors import (
     OmlxError,
 )
 from omlx_server.models.adapters.registry import NONE
-from omlx_server.models.hub.names import hub_name
+from omlx_server.models.hub.names import choose_gguf, hub_name
 from omlx_server.models.locate import about_away
 
 _LATEST = "latest"
@@ -250,6 +250,8 @@ class ServedModels:
         matches = self._listings_with_name(target)
         if not matches and (name_at_hub := hub_name(target)) is not None:
             matches = self._listings_with_name(str(name_at_hub))
+            if not matches and (one := choose_gguf(name_at_hub, self.known())) is not None:
+                return [one]
         return matches
 
     def _listings_with_name(self, name: str) -> list[ModelListing]:

@@ -14,14 +14,13 @@ from omlx_server.cli.shell.progress import open_display
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.errors import ModelUnavailable, OmlxError
 from omlx_server.models import catalogue
-from omlx_server.models.hub import hub
 from omlx_server.models.hub.names import HubName, hub_name
 from omlx_server.models.kind import kind_in
 from omlx_server.models.locate import Located, find_installed
 from omlx_server.models.offers.offers import offer_of
 from omlx_server.models.progress import ProgressListener
 from omlx_server.models.pull import Pulled, pull_or_make
-from omlx_server.models.remove import size_of
+from omlx_server.models.remove import disk_bytes
 from omlx_server.settings import Settings
 
 _INTERRUPTED = 130
@@ -81,8 +80,7 @@ def _result_json(result: Pulled, limit: int) -> dict[str, object]:
         "names": list(result.model.names),
         "path": str(result.model.path),
         "fetched_bytes": result.fetched_bytes,
-        # A snapshot in Hugging Face's cache consists of links into the folder of its repository.
-        "disk_bytes": size_of(hub.folder_of(result.model.path)),
+        "disk_bytes": disk_bytes(result.model.path),
         "checked": result.is_checked,
         "fit": fit_here(result.model, limit).value if chats else None,
     }

@@ -14,7 +14,8 @@ from omlx_server.cli.shell.output import say
 from omlx_server.errors import OmlxError, UsageError
 from omlx_server.models.adapters.registry import AdapterPlaces
 from omlx_server.models.installed import Installed
-from omlx_server.models.remove import freed_by, remove
+from omlx_server.models.layout import real_path
+from omlx_server.models.remove import disk_bytes, remove
 from omlx_server.settings import Settings
 from omlx_server.store.inventory import ColdDirectory
 from omlx_server.store.mediums.medium import MediumError
@@ -68,9 +69,10 @@ def _refuse_if_loaded(model: Installed, server: ServerClient, url: str) -> None:
 
 
 def _confirm(model: Installed) -> bool:
-    size, adapters = decimal(freed_by(model)), AdapterPlaces(model.path, ()).all()
+    size, adapters = decimal(disk_bytes(model.path)), AdapterPlaces(model.path, ()).all()
+    path = real_path(model.path)
     with_adapters = f" and its adapters {', '.join(adapters)}" if adapters else ""
-    return stdin.confirm_removal(f"{model.names[0]} ({size}){with_adapters} from {model.path}")
+    return stdin.confirm_removal(f"{model.names[0]} ({size}){with_adapters} from {path}")
 
 
 def _stored_bytes(model: Installed, settings: Settings) -> int:

@@ -29,7 +29,7 @@ from omlx_server.models import layout
 from omlx_server.models.description import described
 from omlx_server.models.installed import Installed
 from omlx_server.models.json_file import read_json, read_object
-from omlx_server.models.remove import freed_by, size_of
+from omlx_server.models.remove import disk_bytes, size_of
 from omlx_server.models.tokenizer_files import TokenizerFiles
 from omlx_server.models.vision import preprocessor_config
 from omlx_server.settings import Settings
@@ -65,7 +65,7 @@ def _facts(model: Installed, settings: Settings) -> dict[str, Any]:
         facts["experts"] = {"per_layer": sizes.experts, "bytes": sizes.nbytes * sizes.experts}
     facts |= {
         "default_adapter": adapters_of(model, settings).default_name or None,
-        "disk_bytes": freed_by(model) + sum(map(_size, layout.gguf_links(model.path))),
+        "disk_bytes": disk_bytes(model.path),
         "quantized_again": types_again(read_object(model.path / "config.json")),
         "sampling": description.recommended if description else {},
         "overrides": plain(overrides),
@@ -77,10 +77,6 @@ def _facts(model: Installed, settings: Settings) -> dict[str, Any]:
     if facts["images"]:
         facts |= _image_tokens(model, settings)
     return facts | _state_in_server(model, settings)
-
-
-def _size(link: Path) -> int:
-    return link.stat().st_size if link.is_file() else 0
 
 
 def _parsers(files: TokenizerFiles, overrides: ModelOverrides) -> dict[str, dict[str, str]]:

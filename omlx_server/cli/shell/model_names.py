@@ -37,7 +37,8 @@ def pullable() -> list[str]:
 def _names_below(dirs: Sequence[Path]) -> Iterator[str]:
     folders, files = walk(dirs)
     for model in (*filter(_is_model, folders), *files):
-        yield from (n for n in model.names if not model.names[0].endswith(f"/{n}"))
+        whole = {name.rpartition("/")[2] for name in model.names if "/" in name}
+        yield from (name for name in model.names if name not in whole)
 
 
 def _is_model(folder: NamedPath) -> bool:

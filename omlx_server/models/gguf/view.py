@@ -17,10 +17,10 @@ from omlx_server.core.gguf.forms import (
     types_again,
 )
 from omlx_server.core.gguf.head import GgufHead, parse_head
+from omlx_server.core.model_files.gguf_names import is_part, parts_of
 from omlx_server.core.model_files.weights import GGUF, GGUF_LINKS
 from omlx_server.errors import ModelUnavailable, NoPlaceForModels, one_line
 from omlx_server.models import json_file, layout
-from omlx_server.models.gguf.names import SPLIT
 from omlx_server.models.gguf.tokenizer import save_tokenizer
 from omlx_server.models.staging import prepare, staged, staging_directory
 from omlx_server.models.tokenizer_files import TEMPLATE
@@ -104,15 +104,11 @@ def complete(directory: Path) -> None:
 
 def _parts(file: Path) -> list[Path]:
     """Return all files of a split model, the first of which has its fields."""
-    file = file.resolve()
-    split = SPLIT.fullmatch(file.stem)
-    if split is None:
-        return [file]
-    stem, count = split["stem"], split["count"]
-    names = [f"{stem}-{number:05}-of-{count}.gguf" for number in range(1, int(count) + 1)]
-    if missing := [name for name in names if not (file.parent / name).is_file()]:
-        raise ModelUnavailable(f"{file.parent} has no {missing[0]}")
-    return [file.parent / name for name in names]
+    # In a hub's cache a link has the name, and what it leads to has none.
+    parts = [*map(Path, parts_of(str(file if is_part(file.name) else file.resolve())))]
+    if len(parts) > 1 and (missing := [part for part in parts if not part.is_file()]):
+        raise ModelUnavailable(f"{file.parent} has no {missing[0].name}")
+    return [part.resolve() for part in parts]
 
 
 def _name(files: list[Path]) -> str:

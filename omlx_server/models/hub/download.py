@@ -44,8 +44,12 @@ _HASH_BYTES = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
+    """The `path` of a directory or of a GGUF file, the first of its parts; the model's full
+    `name`."""
+
     path: Path
     fetched_bytes: int
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class _Directory:
     def of(cls, name: str, models_dir: Path) -> "_Directory":
         downloads = models_dir / DOWNLOADS
         ready = downloads / f".ready-{hub.HUB.folder(name).name}"
-        return cls(downloads / name, models_dir / name, ready)
+        return cls(downloads / name, models_dir / _repository(name), ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +97,16 @@ class _Place:
 
 
 def download(
-    repo_id: str, models_dir: Path | None, progress: ProgressListener, *, revision: str = MAIN
+    repo_id: str,
+    models_dir: Path | None,
+    progress: ProgressListener,
+    *,
+    revision: str = MAIN,
+    tag: str = "",
 ) -> Downloaded:
     """Fetch a model into the cache, or to `models_dir/org/name`, and check files that are here. A
-    `revision` other than main is a directory `org/name@revision`, never in a cache.
+    `revision` other than main is a directory `org/name@revision`, never in a cache. GGUF models of
+    several tags lie beside each other.
 
     Raises ModelUnavailable: no such model, none for MLX, no room, or no network; what has come
     stays.
@@ -104,10 +114,12 @@ def download(
     name = str(HubName(repo_id, revision))
     with explained(repo_id):
         _finish_update(name, models_dir, progress)
-    remote = hub.HUB.look(repo_id, revision)
+    remote = hub.HUB.look(repo_id, revision, tag)
     remote.check_files()
+    name = str(HubName(repo_id, revision, remote.tag))
     with explained(repo_id), _alone(lock_of(name, models_dir), progress):
-        return _download(remote, _place(name, models_dir), progress)
+        path, nbytes = _download(remote, _place(name, models_dir), progress)
+    return Downloaded(path, nbytes, name)
 
 
 def is_half_updated(name: str, models_dir: Path) -> bool:
@@ -115,12 +127,23 @@ def is_half_updated(name: str, models_dir: Path) -> bool:
     return _Directory.of(name, models_dir).ready.is_dir()
 
 
-def _download(remote: Remote, place: _Place, progress: ProgressListener) -> Downloaded:
-    path = _fetch_small(remote, place, [f for f in remote.small if f.path.endswith(".json")])
-    remote.check_contents(path)
+def _download(remote: Remote, place: _Place, progress: ProgressListener) -> tuple[Path, int]:
+    if not remote.tag:
+        path = _fetch_small(remote, place, [f for f in remote.small if f.path.endswith(".json")])
+        remote.check_contents(path)
+    fetched = _fetch_large(remote, place, progress)
+    path = _give_names(remote, place)
+    if not remote.tag:
+        layout.check(path)
+    return path, fetched
+
+
+def _fetch_large(remote: Remote, place: _Place, progress: ProgressListener) -> int:
     missing = [file for file in remote.large if not has_size(place.here(file), file.nbytes)]
     _check_room(remote, place, missing)
     if missing:
+        if place.directory is not None:
+            place.directory.staged.mkdir(parents=True, exist_ok=True)
         megabytes = sum(file.nbytes for file in missing) / 1e6
         _log.info("downloading %s, %s MB, from the hub", remote.repo_id, f"{megabytes:,.0f}")
     fetched = _fetch(remote, place, missing, progress, "download")
@@ -128,17 +151,27 @@ def _download(remote: Remote, place: _Place, progress: ProgressListener) -> Down
     for file in damaged:
         if file in missing:
             place.new(file).unlink()  # it has just come, so nobody uses it
-    fetched += _replace(remote, place, damaged, progress)
+    return fetched + _replace(remote, place, damaged, progress)
+
+
+def _give_names(remote: Remote, place: _Place) -> Path:
+    """Return the path of the model."""
+    parts = [file.path for file in remote.files] if remote.tag else []
     if place.directory is None:
         # The large files are in their places; this gives them their names.
-        path = hub.HUB.fetch(remote.repo_id, None, commit=remote.commit)
+        only = [*map(glob.escape, parts)] or hub.ALLOWED_FILES
+        path = hub.HUB.fetch(remote.repo_id, None, commit=remote.commit, only=only)
         hub.HUB.make_newest(remote.repo_id, remote.commit)
     else:
-        _fetch_small(remote, place, remote.small)
-        _give_name(remote, place.directory)
         path = place.directory.target
-    layout.check(path)
-    return Downloaded(path, fetched)
+        if parts:
+            update.add(place.directory.staged, path, parts)
+        else:
+            _fetch_small(remote, place, remote.small)
+            _give_name(remote, place.directory)
+        with suppress(OSError):  # another model of the same organisation may be on its way
+            place.directory.staged.parent.rmdir()
+    return path / parts[0] if parts else path
 
 
 @contextmanager
@@ -164,15 +197,20 @@ def is_locked(lock: Path) -> bool:
 
 
 def lock_of(name: str, models_dir: Path | None) -> Path:
-    folder = hub.HUB.folder(name).name
+    """Return the lock of a repository: GGUF models of several tags take turns."""
+    folder = hub.HUB.folder(_repository(name)).name
     if models_dir is None:
         return hub.HUB.root / ".locks" / folder / "omlx.lock"
     return models_dir / DOWNLOADS / PARTS / f"{folder}.lock"
 
 
+def _repository(name: str) -> str:
+    return name.partition(":")[0]
+
+
 def _place(name: str, models_dir: Path | None) -> _Place:
     if models_dir is None:
-        blobs = hub.HUB.folder(name) / "blobs"
+        blobs = hub.HUB.folder(_repository(name)) / "blobs"
         return _Place(None, blobs, blobs)
     directory = _Directory.of(name, models_dir)
     return _Place(directory, directory.staged, models_dir / DOWNLOADS / PARTS)
@@ -205,8 +243,6 @@ def _give_name(remote: Remote, place: _Directory) -> None:
         update.remove_others(staged, names)
         target.parent.mkdir(parents=True, exist_ok=True)
         staged.rename(target)
-    with suppress(OSError):  # another model of the same organisation may be on its way
-        staged.parent.rmdir()
 
 
 def _finish_update(name: str, models_dir: Path | None, progress: ProgressListener) -> None:
@@ -274,6 +310,7 @@ def _replace(
                 f"{file.path} of {remote.repo_id} comes damaged from the hub",
                 hint="Try again later.",
             )
+        place.new(file).parent.mkdir(parents=True, exist_ok=True)
         new.replace(place.new(file))
     return came
 

@@ -1,14 +1,14 @@
-"""Answers names of GGUF models that are not here, as none is downloaded: Ollama's, and
-org/name:TAG."""
+"""Answers names of GGUF models that can't be downloaded: Ollama's, and org/name:TAG where TAG is no
+type of GGUF."""
 
 import re
 from dataclasses import dataclass
 
+from omlx_server.core.model_files.gguf_names import USUAL_TAG
 from omlx_server.models.hub import names
 from omlx_server.models.hub.names import hub_name
 
 _OLLAMA = re.compile(r"(?:https?://)?(?:www\.|registry\.)?ollama\.(?:com|ai)(?:/|$)", re.IGNORECASE)
-_ENDS = re.compile(r"[-_.]gguf$", re.IGNORECASE)
 _SHORT = "`omlx-server search` lists short names of usual models, such as qwen3-4b"
 
 
@@ -21,7 +21,7 @@ class ForeignName:
 
 
 def foreign_name(text: str) -> ForeignName | None:
-    """Return the answer to a name of GGUF files; None for other text."""
+    """Return the answer to such a name; None for other text."""
     text = text.strip()
     if (host := _OLLAMA.match(text)) is not None:
         return _of_ollama(re.split("[?#]", text[host.end() :], maxsplit=1)[0])
@@ -29,13 +29,12 @@ def foreign_name(text: str) -> ForeignName | None:
     repository = hub_name(name) if colon and "/" in name and "/" not in tag else None
     if repository is None:
         return None
-    problem = f"{text}: a tag behind org/name names a GGUF file, and this server downloads MLX only"
-    organisation, _, model = repository.repo_id.partition("/")
-    if organisation == names.MLX_COMMUNITY:
+    if repository.repo_id.startswith(f"{names.MLX_COMMUNITY}/"):
+        problem = f"{text}: a tag names a GGUF file, and {names.MLX_COMMUNITY} has MLX weights only"
         return ForeignName(problem, f"Take the repository without the tag: {repository}")
-    model = _ENDS.sub("", model)
     return ForeignName(
-        problem, f"Take a repository of MLX weights, by its own name: `omlx-server search {model}`"
+        f"{text}: {tag!r} is no type of a GGUF file",
+        f"Take one such as {repository}:{USUAL_TAG}, or {repository} alone",
     )
 
 

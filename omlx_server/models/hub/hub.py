@@ -34,6 +34,7 @@ from omlx_server.errors import FetchFailed, ModelUnavailable, one_line
 from omlx_server.models import layout
 from omlx_server.models.hub.names import MAIN, repo_id_of
 from omlx_server.models.hub.remote import Remote, RemoteFile
+from omlx_server.models.hub.tags import is_gguf, with_tag
 
 ALLOWED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "tokenizer*")
 # "tokenizer*" would match these.
@@ -120,12 +121,14 @@ class Hub:
     def folder(self, repo_id: str) -> Path:
         return self.root / f"models--{repo_id.replace('/', '--')}"
 
-    def look(self, repo_id: str, revision: str = MAIN) -> Remote:
-        """Ask for a model's files. Raises as `explained`, but HubSilent for NoNetwork."""
+    def look(self, repo_id: str, revision: str = MAIN, tag: str = "") -> Remote:
+        """Ask for a model's files. Raises as `explained`, but HubSilent for NoNetwork; and
+        ModelUnavailable if no GGUF model can be chosen."""
         api = HfApi(endpoint=self.endpoint)
         try:
             with explained(repo_id):
-                commit = str(api.model_info(repo_id, revision=revision, timeout=_ASK_SECONDS).sha)
+                info = api.model_info(repo_id, revision=revision, timeout=_ASK_SECONDS)
+                commit = str(info.sha)
                 entries = {entry.path: entry for entry in self._tree(repo_id, commit)}
         except NoNetwork as error:
             raise HubSilent(error.message, hint=error.hint) from error
@@ -135,7 +138,11 @@ class Hub:
             )
         )
         files = tuple(_remote_file(entries[path]) for path in sorted(wanted))
-        return Remote(repo_id, commit, files, tuple(sorted(entries.keys() - wanted)))
+        remote = Remote(repo_id, commit, files, tuple(sorted(entries.keys() - wanted)))
+        if not tag and not is_gguf(list(entries)):
+            return remote
+        architecture = (info.gguf or {}).get("architecture", "")
+        return with_tag(remote, [*map(_remote_file, entries.values())], tag, str(architecture))
 
     def _tree(self, repo_id: str, commit: str) -> Iterator[RepoFile]:
         """Yield a commit's files. HfApi.list_repo_tree has no timeout."""
@@ -196,6 +203,32 @@ def folder_of(path: Path) -> Path:
     """Return the cache's folder of a snapshot; other paths unchanged."""
     folder = path.parent.parent
     return folder if path.parent.name == "snapshots" and repo_id_of(folder) else path
+
+
+def folder_with(file: Path) -> Path | None:
+    """Return the folder of a hub's cache that has a file, or None."""
+    return next((parent for parent in file.parents if repo_id_of(parent)), None)
+
+
+def remove_files(folder: Path, files: Sequence[Path]) -> None:
+    """Remove files from a folder of a hub's cache, by their names in all snapshots; the whole
+    folder if it has no others."""
+    snapshots = folder / "snapshots"
+    leads_to = {path: path.resolve() for path in snapshots.rglob("*") if not path.is_dir()}
+
+    def name_of(path: Path) -> tuple[str, ...]:
+        return path.relative_to(snapshots).parts[1:]
+
+    names = {name_of(path) for path, file in leads_to.items() if file in files}
+    kept = {path: file for path, file in leads_to.items() if name_of(path) not in names}
+    if not kept:
+        shutil.rmtree(folder)
+        return
+    for path in leads_to.keys() - kept.keys():
+        path.unlink()
+    for file in {*leads_to.values()} - {*kept.values()}:
+        if file.is_relative_to(folder.resolve()):
+            file.unlink(missing_ok=True)
 
 
 def _modified(path: Path) -> float:

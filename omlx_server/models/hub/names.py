@@ -1,13 +1,17 @@
-"""Parses names of the hub's models: org/name, org/name@revision, an address, or a short name."""
+"""Parses names of the hub's models: org/name, org/name@revision, org/name:TAG for GGUF files, an
+address, or a short name."""
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Protocol, TypeVar
 from urllib.parse import unquote
 
 from omlx_server.core.memory.fit import CONTEXT, Fit, fit_of
+from omlx_server.core.model_files.gguf_names import choose_tag, is_tag, tag_of
 
 MLX_COMMUNITY = "mlx-community"
 """An organisation of the hub that publishes MLX weights only."""
@@ -16,6 +20,8 @@ LONGEST_NAME = 1024
 """The most characters of what may name a model."""
 _REPO_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _REVISION = re.compile(r"[\w.-]+")
+# A name with a revision, a tag, or both in either order.
+_WITH_ENDS = re.compile(r"([^@:]+)(?:@([^@:]+))?(?::([^@:]+))?(?:@([^@:]+))?")
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
 _HUB_SCHEME = "hf://"
 _HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co", "www.hf.co")
@@ -110,13 +116,33 @@ def matching(text: str) -> list[ShortName]:
 
 @dataclass(frozen=True, slots=True)
 class HubName:
-    """A repository of the hub at a branch, tag or commit."""
+    """A repository of the hub at a branch, tag or commit; `tag` is the type of a GGUF model."""
 
     repo_id: str
     revision: str = MAIN
+    tag: str = ""
+
+    @property
+    def repository(self) -> str:
+        return self.repo_id if self.revision == MAIN else f"{self.repo_id}@{self.revision}"
 
     def __str__(self) -> str:
-        return self.repo_id if self.revision == MAIN else f"{self.repo_id}@{self.revision}"
+        return f"{self.repository}:{self.tag}" if self.tag else self.repository
+
+
+class _Named(Protocol):
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+
+_Model = TypeVar("_Model", bound=_Named)
+
+
+def choose_gguf(wanted: HubName, models: Iterable[_Model]) -> _Model | None:
+    """Return the model that the hub would give for a name without a tag, or with a part of one."""
+    start = f"{wanted.repository}:"
+    tagged = {n.removeprefix(start): m for m in models for n in m.names if n.startswith(start)}
+    return tagged.get(choose_tag(tagged, wanted.tag))
 
 
 def hub_name(text: str) -> HubName | None:
@@ -134,8 +160,7 @@ def hub_name(text: str) -> HubName | None:
         if f"{address}/".lower().startswith(f"{root}/"):
             path = address[len(root) :]
             return _of_path(re.split("[?#]", path, maxsplit=1)[0])
-    repo_id, _, revision = text.partition("@")
-    return _checked(repo_id, revision or MAIN) if not text.endswith("@") else None
+    return _checked(text)
 
 
 def _of_path(path: str) -> HubName | None:
@@ -144,14 +169,21 @@ def _of_path(path: str) -> HubName | None:
         return None
     is_page = len(words) > 3 and words[2] in _PAGES
     revision = words[3] if is_page else MAIN
-    repo_id, _, named = "/".join(words[:2]).partition("@")
-    return _checked(repo_id, named or revision)
+    tag = tag_of("/".join(words[4:])) if is_page and words[-1].endswith(".gguf") else ""
+    return _checked("/".join(words[:2]), revision, tag)
 
 
-def _checked(repo_id: str, revision: str) -> HubName | None:
-    if _REPO_ID.fullmatch(repo_id) and _REVISION.fullmatch(revision):
-        return HubName(repo_id, revision)
-    return None
+def _checked(text: str, revision: str = MAIN, tag: str = "") -> HubName | None:
+    """Return the repository of org/name with its ends, by default this revision and tag."""
+    match = _WITH_ENDS.fullmatch(text)
+    if match is None or (match[2] and match[4]):
+        return None
+    revision, tag = match[2] or match[4] or revision, match[3] or tag
+    if not _REPO_ID.fullmatch(match[1]) or not _REVISION.fullmatch(revision):
+        return None
+    if tag and (not is_tag(tag) or match[1].startswith(f"{MLX_COMMUNITY}/")):
+        return None
+    return HubName(match[1], revision, tag.upper())
 
 
 def repo_id_of(folder: Path) -> str:

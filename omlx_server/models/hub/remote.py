@@ -36,12 +36,14 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """One commit of a repository; `files` would be downloaded, `others` are the rest."""
+    """One commit of a repository; `files` would be downloaded, `others` are the rest. With a `tag`
+    they are the parts of a GGUF model, the first one first."""
 
     repo_id: str
     commit: str
     files: tuple[RemoteFile, ...]
     others: tuple[str, ...]
+    tag: str = ""
 
     @property
     def large(self) -> tuple[RemoteFile, ...]:
@@ -53,36 +55,37 @@ class Remote:
 
     def check_files(self) -> None:
         """Raise ModelUnavailable unless the file names are a model's."""
+        if self.tag:
+            return
         names = [file.path for file in self.files]
         missing = "config.json" if "config.json" not in names else ""
         if not missing and layout.INDEX not in names:
-            missing = layout.missing_shards(n for n in names if _is_weights(n))
+            missing = layout.missing_shards(n for n in names if is_mlx_weights(n))
         if missing:
-            raise self._unfit(f"has no {missing}{layout.holding([*names, *self.others])}")
+            raise self.unfit(f"has no {missing}{layout.holding([*names, *self.others])}")
 
     def check_contents(self, directory: Path) -> None:
         """Raise ModelUnavailable unless the small files in `directory` are a servable model's."""
         names = {file.path for file in self.files}
         config = read_json(directory / "config.json")
         if not isinstance(config, dict):
-            raise self._unfit("has a config.json that is no JSON object")
+            raise self.unfit("has a config.json that is no JSON object")
         for path in self._indexed(directory):
             if path not in names:
-                raise self._unfit(f"has no {path}, which its index names")
+                raise self.unfit(f"has no {path}, which its index names")
         if problem := unfit_for_serving(config, kind_in(directory, self.repo_id)):
-            raise self._unfit(problem)
+            raise self.unfit(problem)
 
     def _indexed(self, directory: Path) -> list[str]:
         if not any(file.path == layout.INDEX for file in self.files):
             return []
         return [file.name for file in layout.weight_files(directory)]
 
-    def _unfit(self, reason: str) -> ModelUnavailable:
+    def unfit(self, reason: str, hint: str = "") -> ModelUnavailable:
         name = self.repo_id.rpartition("/")[2].removesuffix("-GGUF").removesuffix("-gguf")
+        other = f"Look for mlx-community/{name}-4bit or the like on Hugging Face."
         return ModelUnavailable(
-            f"{self.repo_id} {reason}",
-            hint=f"Nothing was downloaded. Look for mlx-community/{name}-4bit or the like on "
-            "Hugging Face.",
+            f"{self.repo_id} {reason}", hint=f"Nothing was downloaded. {hint or other}"
         )
 
 
@@ -96,5 +99,5 @@ def unfit_for_serving(config: Mapping[str, Any], kind: ModelKind) -> str:
     return ""
 
 
-def _is_weights(name: str) -> bool:
+def is_mlx_weights(name: str) -> bool:
     return name.startswith("model") and name.endswith(".safetensors") and "/" not in name

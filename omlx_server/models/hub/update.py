@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,6 +55,16 @@ def finish(ready: Path, target: Path) -> None:
                 new.parent.mkdir(parents=True, exist_ok=True)
                 file.replace(new)
     shutil.rmtree(ready, ignore_errors=True)
+
+
+def add(staged: Path, target: Path, names: Sequence[str]) -> None:
+    """Move those of the files that have come beside the others, the first one last: a GGUF model is
+    listed by it."""
+    for name in reversed(names):
+        if (staged / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (staged / name).replace(target / name)
+    shutil.rmtree(staged, ignore_errors=True)
 
 
 def remove_others(staged: Path, names: Collection[str]) -> None:

@@ -71,9 +71,11 @@ def find_offers(
 
 def offer_of(wanted: HubName, limit: int) -> tuple[int, Fit]:
     """Ask the hub for the bytes of a model, and tell whether it fits. Raises ModelUnavailable."""
-    remote = hub.HUB.look(wanted.repo_id, wanted.revision)
+    remote = hub.HUB.look(wanted.repo_id, wanted.revision, wanted.tag)
     remote.check_files()
     nbytes = sum(file.nbytes for file in remote.large)
+    if remote.tag:
+        return nbytes, fit_of(nbytes, None, limit)
     row = next((row for row in SHORT_NAMES if row.repo_id == wanted.repo_id), None)
     if row is not None:
         return nbytes, fit_of(nbytes, row.token_bytes, limit, row.context)

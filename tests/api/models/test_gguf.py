@@ -2,6 +2,7 @@
 the model of its values, from the cache too."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from tokenizers.decoders import ByteLevel
@@ -12,14 +13,15 @@ from tests.gguf_models import WrittenModel, write_model
 from tests.models.tiny_gguf import TOKENS
 
 PROMPT = [5, 9, 2, 7, 1, 3, 8, 8, 4, 6, 2, 9, 30, 40, 50] * 8
-NAME = "org/tiny-qwen3"
+NAME = "org/name:Q4_K_M"
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> WrittenModel:
     folder = tmp_path_factory.mktemp("lm") / "org" / "name"
     folder.mkdir(parents=True)
-    return write_model(folder, "qwen3")
+    written = write_model(folder, "qwen3")
+    return replace(written, file=written.file.rename(folder / "tiny-Q4_K_M.gguf"))
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +29,7 @@ def server(
     written: WrittenModel, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     sets = [f"models.dirs={written.file.parents[2]}", UNPROBED, "cache.block_tokens=16"]
-    with serving("tiny-qwen3", tmp_path_factory.mktemp("gguf"), *sets) as server:
+    with serving("tiny-Q4_K_M", tmp_path_factory.mktemp("gguf"), *sets) as server:
         yield server
 
 
@@ -47,7 +49,7 @@ def test_answers_are_those_of_the_values_cold_and_warm(
 def test_every_api_knows_the_name(server: ServerProcess) -> None:
     names = [model["id"] for model in server.http.get(f"{server.url}/v1/models").json()["data"]]
     assert NAME in names
-    for name in (NAME, "tiny-qwen3"):
+    for name in (NAME, "tiny-Q4_K_M", "org/name", "hf.co/org/name:q4_k_m"):
         asked = {"model": name, "messages": [{"role": "user", "content": "hell"}]}
         options = {"max_tokens": 4}
         assert server.post({**asked, **options}).status_code == 200

@@ -43,6 +43,19 @@ def test_it_names_directories_and_files(root: Path) -> None:
     ]
 
 
+def test_files_of_a_repository_are_named_by_their_types(tmp_path: Path) -> None:
+    names = ("org/name/a-Q4_K_M", "org/name/Q8_0/b-00001-of-00002", "org/name/deep/c-Q4_0")
+    for name in (*names, "org/name/mmproj-F16", "org/Q4_0/d"):
+        file = tmp_path / f"{name}.gguf"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    assert [file.names for file in walk([tmp_path])[1]] == [
+        ("org/d", "d"),
+        ("org/name:Q4_K_M", "name:Q4_K_M", "org/a-Q4_K_M", "a-Q4_K_M"),
+        ("org/name:Q8_0", "name:Q8_0", "org/b-00001-of-00002", "b-00001-of-00002"),
+    ]
+
+
 def test_it_looks_into_each_directory_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scandir, seen = os.scandir, []
 

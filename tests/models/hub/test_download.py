@@ -263,7 +263,7 @@ def test_a_size_that_is_not_true_ends_the_download(hub_at: HubAt, size: int) -> 
 
 
 BAD = {
-    "has no config.json; it holds GGUF weights": {"tiny.Q4_K_M.gguf": WEIGHTS},
+    "has no GGUF files that are named by their type": {"tiny.gguf": WEIGHTS},
     "has no model*.safetensors; it holds PyTorch weights": {
         "config.json": b"{}",
         "pytorch_model.bin": WEIGHTS,

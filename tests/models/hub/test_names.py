@@ -38,7 +38,16 @@ NONE = (
     *("https://example.com/org/name", "https://huggingface.co.example.com/org/name"),
     *(f"https://huggingface.co/{NAME}/tree/refs%2Fpr%2F1", "https://huggingface.co/../.."),
     *("hf://", "hf://org", "hf://datasets/org/name", "hf:org/name"),
-    *("hf.co/org/name:Q4_K_M", "@v1", "org/name@../x", "x\x00y"),
+    *("hf.co/org/name:latest", "org/name:adapter", "mlx-community/a:Q4_K_M"),
+    *(
+        "org/name:Q8_0:x",
+        "org/name@v1:Q8_0@v1",
+        "org/name:",
+        "name:Q8_0",
+        "@v1",
+        "org/name@../x",
+        "x\x00y",
+    ),
 )
 
 
@@ -64,6 +73,27 @@ def test_other_texts_are_no_model_of_the_hub(text: str) -> None:
 )
 def test_a_revision_is_a_part_of_the_name(text: str) -> None:
     assert str(hub_name(text)) == "org/name@v1.0"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "org/name:Q4_K_M",
+        "org/name@main:q4_k_m",
+        "hf://org/name:Q4_K_M",
+        "hf.co/org/name:Q4_K_M@main",
+        "https://huggingface.co/org/name/blob/main/x-Q4_K_M.gguf",
+        "https://huggingface.co/org/name/resolve/main/Q4_K_M/x-00001-of-00002.gguf?download=true",
+    ],
+)
+def test_a_tag_is_a_part_of_the_name(text: str) -> None:
+    assert hub_name(text) == HubName("org/name", tag="Q4_K_M")
+    assert str(hub_name(text)) == "org/name:Q4_K_M"
+
+
+@pytest.mark.parametrize("text", ["org/name@v1:Q8_0", "org/name:q8_0@v1"])
+def test_a_revision_may_stand_on_either_side_of_a_tag(text: str) -> None:
+    assert str(hub_name(text)) == "org/name@v1:Q8_0"
 
 
 def test_a_mirror_has_addresses_too(monkeypatch: pytest.MonkeyPatch) -> None:

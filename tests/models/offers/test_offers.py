@@ -70,3 +70,11 @@ def test_one_model_is_judged_by_its_config(hub_at: HubAt) -> None:
         assert offer_of(HubName("acme/one"), 2_000_000_000) == (1000, Fit.TOO_LARGE)
     with pytest.raises(ModelUnavailable):
         offer_of(HubName("acme/none"), LIMIT)
+
+
+def test_one_tag_of_a_repository_is_weighed(hub_at: HubAt) -> None:
+    files = {"a-Q4_K_M.gguf": b"x" * 1000, "a-Q8_0.gguf": b"x" * 1900}
+    with fake_hub.serve("acme/one", files, frozenset(files)) as (address, _):
+        hub_at(address)
+        assert offer_of(HubName("acme/one"), LIMIT) == (1000, Fit.FITS)
+        assert offer_of(HubName("acme/one", tag="Q8_0"), LIMIT) == (1900, Fit.FITS)
