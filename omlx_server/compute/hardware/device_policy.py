@@ -21,12 +21,13 @@ class DevicePolicy:
     places: int  # the most tokens of all rows of a decode, padding included
     joins: int  # the most prompts that join the batch in a step
     fused_widths: tuple[int, ...]  # head widths, ascending, for which attention makes no scores
+    numbers: mx.Dtype  # of a GGUF file's scales, offsets and plain tensors; none becomes wider
 
 
 # A launch takes as long as its work. Unfused attention computes what a causal mask discards: 1,024
 # tokens took 10 % longer in chunks of 512 than of 256. The scores of a group of long chunks outgrow
 # the processor's caches: 4 x 512 tokens in one forward took 1.4 times as long as one by one.
-# Copying the batch takes about as long as a decode.
+# Copying the batch takes about as long as a decode. Float32 holds the values of GGUF files exactly.
 CPU = DevicePolicy(
     beside_host=False,
     copied_at_once=16 << 20,
@@ -37,12 +38,14 @@ CPU = DevicePolicy(
     places=24,
     joins=1,
     fused_widths=(),
+    numbers=mx.float32,
 )
 # A GPU waits for the weights, and so has time for more places. 512 tokens don't fill it (peers
 # compute a fifth more per second in chunks of 2,048). Fused attention, for the head widths of MLX's
 # Metal kernels, keeps no scores. 128 MB are copied in less time than a decode takes. Macs end a
 # program whose command buffer takes seconds while a display waits (docs/trouble.md); MLX submits up
-# to some 50 operations in one. Where nothing is measured, chunks are halved at a depth.
+# to some 50 operations in one. Where nothing is measured, chunks are halved at a depth. Caches in
+# float32 take twice the memory of those in bfloat16.
 GPU = DevicePolicy(
     beside_host=True,
     copied_at_once=128 << 20,
@@ -53,6 +56,7 @@ GPU = DevicePolicy(
     places=64,
     joins=4,
     fused_widths=(64, 80, 128),
+    numbers=mx.bfloat16,
 )
 
 

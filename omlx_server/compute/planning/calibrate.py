@@ -5,6 +5,7 @@ quantised caches, which are read tile by tile."""
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import TypeVar
 
 import mlx.core as mx
@@ -25,9 +26,11 @@ from omlx_server.core.memory.estimate import (
 )
 from omlx_server.core.memory.features import decode_terms, prefill_terms
 from omlx_server.core.memory.kv import GROWTH, Decode, ModelShape, PrefillShape, cache_bytes
+from omlx_server.core.memory.probe_time import Probe, ProbeTime
 from omlx_server.core.work import Work
 from omlx_server.errors import one_line
 
+A = TypeVar("A")
 P = TypeVar("P", PrefillShape, Decode)
 
 _log = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ _DEEP_ALONE = (
 )
 _WIDE_TOGETHER = PrefillShape(4, 24, 0)
 _DEEP_TOGETHER = (PrefillShape(2, 64, 256), PrefillShape(4, 16, 700))
+_ALONE, _TOGETHER = (*_WIDE_ALONE, *_DEEP_ALONE), (_WIDE_TOGETHER, *_DEEP_TOGETHER)
 _LAYERS = (Decode(1, 64), Decode(4, 64), Decode(4, 1000))
 _HEAD = (Decode(1, 8), Decode(4, 8), Decode(4, 1000))
 _HEAD_OF_PACKED = (*_HEAD, Decode(1, 2000))
@@ -57,6 +61,9 @@ _PACKED_RUNS = 2
 # of several prompts, which takes time.
 _MOST_CACHE_BYTES = 256 << 20
 _MOST_MERGED_BYTES = 128 << 20
+# All probes take so long at most; what there is no time for is bounded.
+_MOST_SECONDS = 30.0
+_FIRST = PrefillShape(1, 8, 0)
 
 
 def calibrating(loaded: LoadedModel, shape: ModelShape) -> Work[Coefficients]:
@@ -77,16 +84,38 @@ class _Calibration:
         packed = shape.tiles is not None
         self._context_factor = _PACKED_CONTEXT_FACTOR if packed else 1
         self._runs = _PACKED_RUNS if packed else 1
-        self._probe.prefill(PrefillShape(1, 8, 0))  # what a model makes only once
+        self._probe.prefill(_FIRST)  # what a model makes only once
+        begun = perf_counter()
+        self._probe.prefill(_FIRST)
+        self._time = ProbeTime(_MOST_SECONDS, (perf_counter() - begun) / _FIRST.tokens)
+        self._bounded_parts = list[str]()
 
     def run(self) -> Work[Coefficients]:
-        alone = yield from self._fit_alone()
-        together = (yield from self._fit_together(alone)) if self._probe.batchable else alone
-        layers = yield from self._fit_decodes(_LAYERS, headless=True)
-        head = yield from self._fit_decodes(_HEAD_OF_PACKED if self._shape.tiles else _HEAD)
-        coefficients = Coefficients(alone, together, layers, head, STRUCTURAL.copies)
-        copies = yield from self._fit_copies(Planner(self._shape, coefficients))
-        return replace(coefficients, copies=copies)
+        bound = STRUCTURAL
+        packed, possible = self._shape.tiles is not None, self._possible
+        bare, heads = possible(_LAYERS), possible(_HEAD_OF_PACKED if packed else _HEAD)
+        grows = possible([_GROWS_OF_PACKED if packed else _GROWS])
+        # Decodes first: they take the least time.
+        bare_fit = self._fit_decodes(bare, headless=True)
+        layers = yield from self._in_time("decodes", bare, bound.layers, bare_fit)
+        head = yield from self._in_time("logits", heads, bound.head, self._fit_decodes(heads))
+        decodes = replace(bound, layers=layers, head=head)
+        copying = self._fit_copies(grows[0], Planner(self._shape, decodes))
+        copies = yield from self._in_time("copies", grows, bound.copies, copying)
+        alone = yield from self._in_time("prefills", _ALONE, bound.alone, self._fit_alone())
+        together = alone
+        if self._probe.batchable:
+            merging = self._fit_together(alone)
+            together = yield from self._in_time("batches", _TOGETHER, bound.together, merging)
+        if parts := ", ".join(self._bounded_parts):
+            _log.warning("the memory of %s is bounded, not measured: that would take long", parts)
+        return Coefficients(alone, together, layers, head, copies, calibrated=not parts)
+
+    def _in_time(self, part: str, probes: Sequence[Probe], bound: A, fitting: Work[A]) -> Work[A]:
+        if self._time.allows(probes, self._runs):
+            return (yield from fitting)
+        self._bounded_parts.append(part)
+        return bound
 
     def _fit_alone(self) -> Work[PrefillFactors]:
         deep_probes = [self._bounded(probe) for probe in _DEEP_ALONE]
@@ -123,24 +152,23 @@ class _Calibration:
         """Return the most transient bytes of each probe."""
         took = list[float]()
         for probe in probes:
+            begun = perf_counter()
             took.append(max(1, *(measure(probe).transient for _ in range(self._runs))))
+            self._time.left -= perf_counter() - begun
             yield
         return took
 
     def _fit_decodes(
         self, probes: Sequence[Decode], *, headless: bool = False
     ) -> Work[tuple[float, ...]]:
-        possible = self._possible(probes)
-        terms = [decode_terms(self._shape, probe) for probe in possible]
+        terms = [decode_terms(self._shape, probe) for probe in probes]
         columns = [term.inner if headless else head_columns(term) for term in terms]
         measure = self._probe.layers if headless else self._probe.decode
-        return fit(columns, (yield from self._transient_bytes(possible, measure)))
+        return fit(columns, (yield from self._transient_bytes(probes, measure)))
 
-    def _fit_copies(self, steady: Planner) -> Work[tuple[float, float]]:
+    def _fit_copies(self, probe: Decode, steady: Planner) -> Work[tuple[float, float]]:
         """Return factors of a decode that enlarges buffers: of a layer's bytes, and of `steady`."""
-        packed = self._shape.tiles is not None
-        [probe] = self._possible([_GROWS_OF_PACKED if packed else _GROWS])
-        terms = decode_terms(self._shape, probe)
+        packed, terms = self._shape.tiles is not None, decode_terms(self._shape, probe)
         [took] = yield from self._transient_bytes([probe], self._probe.decode)
         steady_bytes = steady.steady_bytes(terms)
         share = min(max(0.0, (took - terms.grown) / steady_bytes), 1.0) if packed else 1.0

@@ -27,13 +27,15 @@ _log = logging.getLogger(__name__)
 
 ChunkTimes = dict[int, float]
 """Seconds of a chunk by its tokens."""
-# The tokens of a first chunk, which bounds the time of the smallest candidate.
-_FIRST_CHUNK = 64
+# The tokens of first chunks, each of which bounds the time of the next.
+_FEW, _FIRST_CHUNK = 8, 64
 # The first run of a size compiles its kernels.
 _RUNS = 2
 # The greatest depth at which a small chunk is measured, and the longest that it may take.
 _DEEPEST = 16384
 _LONGEST_SECONDS = 10.0
+# A few tokens may take as long as many more.
+_LONGEST_FIRST = 5.0
 
 
 def timing_chunks(
@@ -95,14 +97,14 @@ def _machine(loaded: LoadedModel) -> str:
 
 def _measuring_sizes(loaded: LoadedModel, sizes: Sequence[int]) -> Work[ChunkTimes]:
     probe, middle, times = ForwardProbe(loaded), sizes[-1] // 2, ChunkTimes()
-    measured_size, seconds = _FIRST_CHUNK, (yield from _fastest(probe, _FIRST_CHUNK, middle))
-    for size in sizes:
+    measured_size, seconds = _FEW, (yield from _fastest(probe, _FEW, middle))
+    for size in (_FIRST_CHUNK, *sizes):
         predicted_seconds = seconds * size / measured_size
-        if predicted_seconds > ALONE_SECONDS:
+        if predicted_seconds > (_LONGEST_FIRST if size == _FIRST_CHUNK else ALONE_SECONDS):
             break
         measured_size, seconds = size, (yield from _fastest(probe, size, middle))
         times[size] = seconds
-    return times
+    return {size: times[size] for size in sizes if size in times}
 
 
 def _measuring_depths(
@@ -111,8 +113,14 @@ def _measuring_depths(
     """Return the pace by small chunks and those of `sizes`, and by the depth of a small one."""
     probe, layers = ForwardProbe(loaded), layers_of(loaded.model)
     middle, by_size = sizes[-1] // 2, ChunkTimes()
-    for size in sorted({1, _FIRST_CHUNK, *(times or sizes[:1])}):
-        by_size[size] = times.get(size) or (yield from _fastest(probe, size, middle))
+    seconds = 0.0
+    for size in sorted({1, _FEW, _FIRST_CHUNK, *(times or sizes[:1])}):
+        if size not in times and size * seconds / max(by_size, default=1) > _LONGEST_SECONDS:
+            break
+        seconds = times.get(size) or (yield from _fastest(probe, size, middle))
+        by_size[size] = seconds
+    if _FIRST_CHUNK not in by_size:
+        raise ValueError("a chunk takes too long")
     depth, took = middle, by_size[_FIRST_CHUNK]
     by_depth = {float(middle): took}
     deepest = min(most_bytes // max(1, cache_bytes(layers, 1, 1024) // 1024), _DEEPEST)

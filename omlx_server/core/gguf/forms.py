@@ -14,7 +14,7 @@ BITS = {
     "Q4_0": 4, "Q4_1": 4, "Q5_0": 5, "Q5_1": 5, "Q8_0": 8, "Q4_K": 4, "Q5_K": 5,
     **dict.fromkeys(AGAIN, 8),
 }  # fmt: skip
-GROUP, _GROUP_BYTES = 32, 8  # a scale and an offset in float32
+GROUP = 32
 
 
 def check_types(tensors: Iterable[TensorPlace]) -> None:
@@ -27,8 +27,9 @@ def check_types(tensors: Iterable[TensorPlace]) -> None:
             )
 
 
-def bytes_in_mlx(tensors: Iterable[TensorPlace]) -> int:
-    return sum(_bytes_of(tensor) for tensor in tensors)
+def bytes_in_mlx(tensors: Iterable[TensorPlace], number_bytes: int) -> int:
+    """`number_bytes`: of a scale, an offset and, at most, a plain value."""
+    return sum(_bytes_of(tensor, number_bytes) for tensor in tensors)
 
 
 def count_values(tensors: Iterable[TensorPlace]) -> int:
@@ -49,9 +50,10 @@ def main_type(tensors: Iterable[TensorPlace]) -> str:
     return max(sizes, key=sizes.__getitem__, default="")
 
 
-def _bytes_of(tensor: TensorPlace) -> int:
-    bits = BITS.get(tensor.kind.name)
-    if bits is None:
+def _bytes_of(tensor: TensorPlace, number_bytes: int) -> int:
+    kind, values = tensor.kind.name, prod(tensor.shape)
+    if kind in PLAIN:
+        return min(tensor.nbytes, values * number_bytes)
+    if kind == MXFP4:
         return tensor.nbytes
-    values = prod(tensor.shape)
-    return values * bits // 8 + values // GROUP * _GROUP_BYTES
+    return values * BITS[kind] // 8 + values // GROUP * 2 * number_bytes

@@ -21,6 +21,7 @@ from omlx_server.core.model_files.gguf_names import is_part, parts_of
 from omlx_server.core.model_files.weights import GGUF, GGUF_LINKS
 from omlx_server.errors import ModelUnavailable, NoPlaceForModels, one_line
 from omlx_server.models import json_file, layout
+from omlx_server.models.catalogue import has_gpu
 from omlx_server.models.gguf.tokenizer import save_tokenizer
 from omlx_server.models.staging import prepare, staged, staging_directory
 from omlx_server.models.tokenizer_files import TEMPLATE
@@ -49,7 +50,7 @@ def view_of(file: Path, views: Path) -> Path:
         raise _unfit(file, error) from error
     config[GGUF] = {
         "type": main_type(tensors),
-        "weight_bytes": bytes_in_mlx(tensors),
+        "weight_bytes": bytes_in_mlx(tensors, 2 if has_gpu() else 4),
         "parameters": count_values(tensors),
         "again": types_again(tensors),
     }

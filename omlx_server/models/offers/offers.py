@@ -1,7 +1,5 @@
 """Models that can be downloaded, with what people choose by. Blocking; any thread."""
 
-import platform
-import sys
 from collections.abc import Iterable, Mapping
 
 from typing_extensions import TypedDict
@@ -10,7 +8,7 @@ from omlx_server.core.memory.fit import Fit, fit_of
 from omlx_server.core.model_files.kv_size import token_bytes
 from omlx_server.errors import FetchFailed
 from omlx_server.models import layout
-from omlx_server.models.catalogue import MINILM, STARTER
+from omlx_server.models.catalogue import MINILM, STARTER, has_gpu
 from omlx_server.models.hub import hub
 from omlx_server.models.hub.names import (
     SHORT_NAMES,
@@ -155,5 +153,4 @@ def _starter_bytes(models: Iterable[Located]) -> int:
     path = next((model.path for model in models if STARTER.name in model.names), None)
     if path is not None:
         return layout.weight_bytes(path)
-    has_gpu = sys.platform == "darwin" and platform.machine() == "arm64"
-    return STARTER.weight_bytes["8bit" if has_gpu else "f32"]
+    return STARTER.weight_bytes["8bit" if has_gpu() else "f32"]

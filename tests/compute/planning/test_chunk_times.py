@@ -73,7 +73,7 @@ def test_all_chunks_have_one_middle(llama: LoadedModel, timed: list[PrefillShape
     """So attention sees as many tokens for each token of a small chunk as of a large one."""
     times_of(llama, sizes=[128, 256])
     assert {probe.context + probe.tokens // 2 for probe in timed} == {128}
-    assert {probe.tokens for probe in timed} == {64, 128, 256}
+    assert {probe.tokens for probe in timed} == {8, 64, 128, 256}
 
 
 def test_a_slow_machine_is_not_asked_for_more_than_it_may_take(
@@ -82,7 +82,7 @@ def test_a_slow_machine_is_not_asked_for_more_than_it_may_take(
     seen = pretend(monkeypatch, 2 / 600)
     times = times_of(llama, sizes=[256, 512, 1024, 2048])
     assert list(times) == [256, 512]
-    assert seen == [64, 64, 256, 256, 512, 512]
+    assert seen == [8, 8, 64, 64, 256, 256, 512, 512]
 
 
 def test_a_very_slow_one_is_asked_for_a_few_tokens(
@@ -90,7 +90,10 @@ def test_a_very_slow_one_is_asked_for_a_few_tokens(
 ) -> None:
     seen = pretend(monkeypatch, 0.1)
     assert times_of(llama, sizes=[256, 512]) == {}
-    assert seen == [64, 64]
+    assert seen == [8, 8]
+    seen = pretend(monkeypatch, 0.05)
+    assert times_of(llama, sizes=[256, 512]) == {}
+    assert seen == [8, 8, 64, 64]
 
 
 def test_a_model_that_cannot_be_probed_gets_a_default(
@@ -126,7 +129,7 @@ def test_those_of_a_slow_machine_are_kept_too(
     seen = pretend(monkeypatch, 10)
     for _ in range(2):
         assert times_of(llama, tmp_path / "plans.json") == {}
-    assert seen == [64, 64]
+    assert seen == [8, 8]
 
 
 def test_other_sizes_and_other_models_are_measured_anew(
@@ -216,7 +219,7 @@ def pace_of(loaded: LoadedModel, file: Path | None = None, most_bytes: int = 1 <
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_depths_are_measured_for_caches_of_every_kind(architecture: str) -> None:
     pace = pace_of(load(architecture))
-    assert [size for size, _ in pace.by_size] == [1, 16, 64]
+    assert [size for size, _ in pace.by_size] == [1, 8, 16, 64]
     assert [depth for depth, _ in pace.by_depth] == [32, 256, 1024, 4096, 16384]
     assert pace.layers == len(load(architecture).model.layers)
     assert 0 < pace.growing <= pace.layers
@@ -238,8 +241,9 @@ def test_no_depth_is_measured_that_could_take_long(
     seen = slow_with_depth(monkeypatch, 1e-4)
     pace_of(llama)
     assert max(shape.context for shape in seen) < 4096
-    slow_with_depth(monkeypatch, 1.0)
+    seen = slow_with_depth(monkeypatch, 1.0)
     assert finish(timing_depths(llama, SIZES, {}, 1 << 30)) is None  # at no depth
+    assert {shape.tokens for shape in seen} == {1}
 
 
 def test_a_model_with_large_caches_is_measured_as_deep_as_they_may_be(llama: LoadedModel) -> None:
@@ -279,5 +283,5 @@ def test_times_that_are_known_are_not_measured_again(
     timed.clear()
     pace = finish(timing_depths(llama, SIZES, times, 1 << 30))
     assert pace is not None
-    assert [size for size, _ in pace.by_size] == [1, 16, 32, 64]
-    assert {shape.tokens for shape in timed} == {1, 64}
+    assert [size for size, _ in pace.by_size] == [1, 8, 16, 32, 64]
+    assert {shape.tokens for shape in timed} == {1, 8, 64}

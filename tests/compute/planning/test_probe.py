@@ -341,6 +341,35 @@ def test_a_probe_that_fails_is_a_bound(
     assert "Unable to allocate" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("token", "bounded"),
+    [(0.02, ""), (0.2, "prefills, batches"), (10.0, "decodes, logits, copies, prefills, batches")],
+)
+def test_a_slow_model_is_measured_as_far_as_there_is_time(
+    llama: LoadedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    token: float,
+    bounded: str,
+) -> None:
+    real, tokens = ForwardProbe.prefill, 0
+
+    def prefill(self: ForwardProbe, prefill: PrefillShape) -> Peak:
+        nonlocal tokens
+        tokens += prefill.rows * prefill.tokens
+        return real(self, prefill)
+
+    monkeypatch.setattr(ForwardProbe, "prefill", prefill)
+    monkeypatch.setattr(calibration, "perf_counter", lambda: token * tokens)
+    with caplog.at_level(logging.WARNING):
+        coefficients = finish(calibration.calibrating(llama, shape_of(llama)))
+    assert coefficients.calibrated == (not bounded)
+    assert (f"the memory of {bounded} is bounded" in caplog.text) == bool(bounded)
+    assert (coefficients.alone == STRUCTURAL.alone) == bool(bounded)
+    assert (coefficients.layers == STRUCTURAL.layers) == ("decodes" in bounded)
+    assert token * tokens < 30.0 or tokens == 16
+
+
 # -- the file ------------------------------------------------------------------------------------
 
 

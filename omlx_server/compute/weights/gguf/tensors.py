@@ -8,6 +8,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from omlx_server.compute.hardware import device_policy
 from omlx_server.compute.weights.gguf.blocks import (
     Bytes,
     affine_blocks,
@@ -22,7 +23,7 @@ from omlx_server.core.gguf.head import TensorPlace, parse_head
 from omlx_server.core.work import Work, finish
 
 _PLAIN = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
-_PIECE_BLOCKS = 1 << 16  # unpacked at once
+_PIECE_VALUES = 1 << 21  # unpacked at once
 Arrays = dict[str, mx.array]
 Classes = tuple[Callable[[Any], nn.Module], Any]
 
@@ -32,6 +33,7 @@ def loading_gguf(files: Sequence[Path], config: Config, classes: Classes) -> Wor
     beside it. Raises OSError, and ValueError with the reason."""
     make_model, arguments = classes
     model: Any = make_model(arguments.from_dict(config))
+    needs_no_float32 = getattr(model, "cast_predicate", lambda _: True)
     weights, family = Arrays(), None
     for file in files:
         with file.open("rb") as stream:
@@ -41,6 +43,7 @@ def loading_gguf(files: Sequence[Path], config: Config, classes: Classes) -> Wor
             for place in head.tensors:
                 if is_used(place.name, config):
                     arrays = _parameter(stream, place, family, config)
+                    arrays = _narrowed(arrays, needs_no_float32)
                     weights.update(arrays)
                     yield sum(array.nbytes for array in arrays.values())
     if config["model_type"] == "deepseek_v2":
@@ -57,17 +60,23 @@ def _parameter(stream: BinaryIO, place: TensorPlace, family: Family, config: Con
     """Return a tensor's arrays: its weight, with scales and biases if it is quantised."""
     name, kind = family.name_of(place.name), place.kind.name
     stream.seek(place.start)
-    data = np.fromfile(stream, np.uint8, place.nbytes)
-    if len(data) < place.nbytes:
-        raise ValueError("it is cut")
     if kind in _PLAIN:
-        plain = mx.array(data).view(_PLAIN[kind]).reshape(place.shape)
+        plain = mx.array(_read(stream, place.nbytes)).view(_PLAIN[kind]).reshape(place.shape)
         arrays = {name: _less(plain, family.norm_offset) if _is_norm(name) else plain}
     elif kind == MXFP4:
-        arrays = _named(name, *_mxfp4(data, place.shape))
+        arrays = _named(name, *_mxfp4(_read(stream, place.nbytes), place.shape))
     else:
-        arrays = _named(name, *_affine(data, place))
-    arrays = {name: family.changed(place.name, array, config) for name, array in arrays.items()}
+        arrays = _named(name, *_affine(stream, place))
+    return {name: family.changed(place.name, array, config) for name, array in arrays.items()}
+
+
+def _narrowed(arrays: Arrays, may_be: Callable[[str], bool]) -> Arrays:
+    """Round floats to the device's type, if they are as wide. Waits for them."""
+    numbers = device_policy.current().numbers
+    for name, array in arrays.items():
+        is_wide = array.itemsize >= numbers.size and mx.issubdtype(array.dtype, mx.floating)
+        if is_wide and may_be(name):
+            arrays[name] = array.astype(numbers)
     mx.eval(arrays)
     return arrays
 
@@ -86,11 +95,19 @@ def _less(weight: mx.array, offset: float) -> mx.array:
     return weight - offset if offset else weight
 
 
-def _affine(data: Bytes, place: TensorPlace) -> tuple[mx.array, mx.array, mx.array]:
-    blocks = data.reshape(-1, place.kind.nbytes)
-    pieces = list[tuple[mx.array, ...]]()
-    for at in range(0, len(blocks), _PIECE_BLOCKS):
-        affine = affine_blocks(blocks[at : at + _PIECE_BLOCKS], place.kind.name)
+def _read(stream: BinaryIO, nbytes: int) -> Bytes:
+    data = np.fromfile(stream, np.uint8, nbytes)
+    if len(data) < nbytes:
+        raise ValueError("it is cut")
+    return data
+
+
+def _affine(stream: BinaryIO, place: TensorPlace) -> tuple[mx.array, mx.array, mx.array]:
+    kind, pieces = place.kind, list[tuple[mx.array, ...]]()
+    most_bytes = _PIECE_VALUES // kind.block * kind.nbytes
+    for at in range(0, place.nbytes, most_bytes):
+        data = _read(stream, min(most_bytes, place.nbytes - at))
+        affine = affine_blocks(data.reshape(-1, kind.nbytes), kind.name)
         pieces.append(tuple(map(mx.array, (affine.packed(), affine.scale, affine.offset))))
     weight, scales, biases = (mx.concatenate(list(parts)) for parts in zip(*pieces, strict=True))
     rows = place.shape[:-1]
@@ -105,7 +122,7 @@ def _mxfp4(data: Bytes, shape: tuple[int, ...]) -> tuple[mx.array, mx.array]:
 
 def _join_kv(weights: Arrays) -> None:
     """Join the two halves of DeepSeek V2's kv_b_proj, of which mlx-lm's class makes no use alone.
-    They become float32, as the groups of the first run across its rows."""
+    They are unpacked, as the groups of the first run across its rows."""
     for name in [name for name in weights if name.endswith(".embed_q.weight")]:
         stem = name.removesuffix(".embed_q.weight")
         key = _plain(weights, f"{stem}.embed_q").swapaxes(1, 2)
