@@ -5,7 +5,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,11 @@ _OUR_PROGRAMS = ("omlx_server", "omlx-server")
 
 
 @contextmanager
-def listening(host: str, port: int, uds: str = "") -> Iterator[socket.socket]:
+def listening(
+    host: str, port: int, uds: str = "", *, announced: bool = True
+) -> Iterator[socket.socket]:
     """Yield the server's socket, `uds` if set, and announce it. Raises UsageError."""
-    with _bound(host, port, uds) as sock, announcing(url_of(sock)):
+    with _bound(host, port, uds) as sock, announcing(url_of(sock)) if announced else nullcontext():
         yield sock
 
 
@@ -154,6 +156,19 @@ def holder_of(host: str, port: int) -> str:
     return ""
 
 
+def is_own_server(host: str, port: int) -> bool:
+    """Whether only servers of this user listen at an IP address and port."""
+    pids = {pid for pid, connection in _all_connections() if _listens_at(connection, host, port)}
+    return bool(pids) and all(map(_is_own_server, pids))
+
+
+def _is_own_server(pid: int | None) -> bool:
+    with suppress(psutil.Error):
+        process = psutil.Process(pid) if pid else None  # of another user, on Linux
+        return process is not None and process.uids().real == os.getuid() and _is_ours(process)
+    return False
+
+
 def _all_connections() -> Iterator[tuple[int | None, Any]]:
     """Yield process ids and TCP connections; on macOS those of the user's own processes."""
     try:
@@ -174,6 +189,10 @@ def _listens_at(connection: Any, host: str, port: int) -> bool:
 
 def _describe_process(process: psutil.Process) -> str:
     with suppress(psutil.Error):
-        if any(Path(argument).name in _OUR_PROGRAMS for argument in process.cmdline()[:5]):
+        if _is_ours(process):
             return "another omlx-server"
     return "".join(letter if letter.isprintable() else "?" for letter in process.name())
+
+
+def _is_ours(process: psutil.Process) -> bool:
+    return any(Path(argument).name in _OUR_PROGRAMS for argument in process.cmdline()[:5])

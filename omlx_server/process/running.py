@@ -37,13 +37,15 @@ def announcing(name: str) -> Iterator[None]:
     with suppress(OSError, PlaceUnusable):  # commands then need --url, and send it no stored key
         path = own_place(_DIRECTORY) / quote(name, safe=":")
         path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        for left in path.parent.iterdir():
+            if not _is_locked(left):
+                left.unlink(missing_ok=True)
         file = _lock(path)
     try:
         yield
     finally:
         if file is not None:
-            Path(file.name).unlink(missing_ok=True)
-            file.close()
+            file.close()  # it stays: perhaps nothing may touch the disk any more
 
 
 def is_announced(url: str) -> bool:

@@ -6,11 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote
 
+import psutil
 import pytest
 
+from omlx_server.cli.server_client.trust import trusted_url
 from omlx_server.process import running
-from omlx_server.process.listen import listening, url_of
+from omlx_server.process.listen import is_own_server, listening, url_of
 from omlx_server.process.running import announcing, http_url, is_announced, moved_ports
 
 URL = "http://127.0.0.1:8000"
@@ -36,7 +39,8 @@ def test_it_is_known_as_long_as_it_listens(tmp_path: Path) -> None:
         url = url_of(sock)
         assert is_announced(url) and not is_announced(f"{url}0")
     assert not is_announced(url)
-    assert list((tmp_path / DIRECTORY).iterdir()) == []
+    with announcing(URL):  # what is left of others goes
+        assert [file.name for file in (tmp_path / DIRECTORY).iterdir()] == [quote(URL, safe=":")]
     path = str(tmp_path / "omlx.sock")
     with listening("", 0, path):
         assert is_announced(f"unix:{path}")
@@ -119,3 +123,27 @@ def test_without_a_home_a_server_serves_all_the_same(tmp_path: Path) -> None:
 )
 def test_the_url_is_one_that_leads_there(host: str, url: str) -> None:
     assert http_url(host, 8) == url
+
+
+def test_one_that_touches_no_disk_is_known_by_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with listening("127.0.0.1", 0, announced=False) as sock:
+        sock.listen()
+        host, port = sock.getsockname()
+        assert not (tmp_path / DIRECTORY).exists()
+        assert not is_own_server(host, port)  # this program is no server
+        assert trusted_url(url_of(sock)) == ""
+        monkeypatch.setattr(psutil.Process, "cmdline", lambda _: ["python", "-m", "omlx_server"])
+        assert is_own_server(host, port) and trusted_url(url_of(sock)) == url_of(sock)
+        monkeypatch.setattr(os, "getuid", lambda: 4242)
+        assert not is_own_server(host, port)
+
+
+def test_a_server_of_another_machine_is_none_of_this_user() -> None:
+    with listening("0.0.0.0", 0, announced=False) as sock:
+        sock.listen()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(psutil.Process, "cmdline", lambda _: ["omlx-server"])
+            assert trusted_url(f"http://192.0.2.7:{sock.getsockname()[1]}") == ""
+            assert trusted_url(f"http://127.0.0.1:{sock.getsockname()[1]}")

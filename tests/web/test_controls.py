@@ -252,7 +252,7 @@ def use_shop(page: Page) -> None:
     button(page, "Get org/away").click()
     model = page.locator(".model").filter(has_text="org/away")
     page.get_by_label("Model", exact=True).fill("org/away")
-    button(page, "Pull").click()
+    button(page, "Get").click()
     expect(page.get_by_role("list", name="Downloads")).to_have_count(0)
     model.get_by_text("Details").click()
     alias = model.get_by_label("New alias of org/away")

@@ -121,13 +121,13 @@ def tell_of_half_a_model(route: Route) -> None:
 def pull_again(page: Page) -> None:
     """What is here is checked, and nothing is fetched; the hub knows no org/other."""
     page.get_by_label("Model", exact=True).fill("org/other")
-    page.get_by_role("button", name="Pull").click()
+    page.get_by_role("button", name="Get", exact=True).click()
     problem = page.locator(".fetch").get_by_role("alert")
     expect(problem).to_contain_text("org/other was not found on Hugging Face")
     expect(page.locator(".fetch").get_by_role("progressbar")).to_have_count(0)
     page.get_by_role("button", name="Dismiss org/other").click()
     page.get_by_label("Model", exact=True).fill(NAME)
-    page.get_by_role("button", name="Pull").click()
+    page.get_by_role("button", name="Get", exact=True).click()
     expect(page.locator(".fetch")).to_have_count(0)
     expect(page.locator(".resolved")).to_contain_text("It is here")
 

@@ -192,7 +192,7 @@ def test_a_wrong_key_is_said_and_the_right_one_lets_in(visits: Visits) -> None:
         field = page.get_by_label("Key of this server")
         field.fill("wrong")
         page.get_by_role("button", name="Enter", exact=True).click()
-        expect(page.get_by_text("The server does not know what was entered.")).to_be_visible()
+        expect(page.get_by_text("The server does not take this key.")).to_be_visible()
         field.fill("key-of-the-page")
         page.get_by_role("button", name="Enter", exact=True).click()
         expect(page.get_by_label("Model", exact=True)).to_be_visible()

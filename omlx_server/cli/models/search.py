@@ -45,7 +45,7 @@ def _table(offers: Sequence[ModelOffer]) -> Table:
     columns = ["name", "size"]
     columns += ["context"] if has_contexts else []
     columns += ["downloads"] if has_downloads else []
-    table = make_table(*columns, "")
+    table = make_table(*columns, "fit")
     table.show_edge = False  # the longest usual name stands in 80 columns
     for offer in offers:
         size = decimal(offer["bytes"]) if offer["bytes"] else ""

@@ -125,8 +125,11 @@ def _exit_at_once(number: int, frame: FrameType | None) -> None:
 def _serve(model: str, loaded: settings.Loaded) -> int:
     models = loaded.settings.models
     name = models.resolve_alias(model or models.default or STARTER.name)
-    server = loaded.settings.server
-    with listening(server.host, server.port, server.uds) as sock, open_display() as display:
+    server, announced = loaded.settings.server, not loaded.settings.cache.hot_cache_only
+    with (
+        listening(server.host, server.port, server.uds, announced=announced) as sock,
+        open_display() as display,
+    ):
         check_start(loaded.settings, name)
         prepare(loaded, name, display)
         from omlx_server.process.server import leave, serve

@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,16 +21,25 @@ def trusted_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme != "http":
         return ""
-    for number, address in enumerate(_addresses(parts.hostname or "", parts.port or 80)):
-        if is_announced(address):  # the first one is tried first
+    port = parts.port or 80
+    for number, ip in enumerate(_addresses(parts.hostname or "", port)):
+        address = http_url(ip, port)
+        if is_announced(address) or _is_unannounced(ip, port):  # the first one is tried first
             return f"{address}{parts.path}" if number else url
     return ""
+
+
+def _is_unannounced(ip: str, port: int) -> bool:
+    """Whether a server of this user listens that touches no disk (cache.hot_cache_only)."""
+    from omlx_server.process.listen import is_own_server
+
+    return ip_address(ip).is_loopback and is_own_server(ip, port)
 
 
 def _addresses(host: str, port: int) -> Iterator[str]:
     with suppress(OSError, ValueError):  # no such host
         for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            yield http_url(str(address[0]), port)
+            yield str(address[0])
 
 
 @cache

@@ -25,9 +25,10 @@ _MOST_HITS = 20
 
 class ModelOffer(TypedDict):
     """A model that `pull` takes by its `name`. `bytes` of weights, on disk and in memory; those of
-    short names are approximate. `abilities`: tools, thinking, images. `fit`: fits (with 32k tokens
-    of context), tight, too large, by the server's memory limit; a guess where only the size is
-    known. `best`: the one to begin with. `problem`: why it can't be served. Null: unknown."""
+    short names are approximate. `abilities`: tools, thinking, images, embeddings. `fit`: fits (with
+    32k tokens of context), tight, too large, by the server's memory limit; a guess where only the
+    size is known. `best`: the one to begin with. `problem`: why it can't be served. Null:
+    unknown."""
 
     name: str
     model: str
@@ -113,6 +114,7 @@ def _catalogue_offers(
             "bytes": size,
             "download_bytes": download,
             "context_length": row.context,
+            "abilities": ["embeddings"] if row is MINILM else [],
             "fit": fit_of(size, 0, limit).value,
         }
 

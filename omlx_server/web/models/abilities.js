@@ -1,4 +1,4 @@
-// What a model can do beside text: tools, thinking, images.
+// What a model can do beside text: tools, thinking, images, embeddings.
 import { html } from "../parts/ui.js";
 
 export function Abilities({ abilities }) {

@@ -44,7 +44,7 @@ export function Shop() {
       </label>
       <button class="primary">${name.trim() ? "Search the hub" : "Show usual models"}</button>
       <button type="button" disabled=${!name.trim() || running}
-        onClick=${() => start(name.trim())}>Pull</button>
+        onClick=${() => start(name.trim())}>Get</button>
     </form>
     <div class="resolved" aria-live="polite">
       ${resolved && html`<${Resolved} resolved=${resolved} choose=${set} />`}

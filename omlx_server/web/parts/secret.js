@@ -12,8 +12,8 @@ const WORDS = {
   token: {
     title: "Admin token",
     label: "Token of this server's owner",
-    why: `It is on the server's machine in ~/.config/omlx_server/admin-token,
-      or was given to the server as OMLX_ADMIN_TOKEN.`,
+    why: html`It is on the server's machine in <code>~/.config/omlx_server/admin-token</code>,
+      or was given to the server as <code>OMLX_ADMIN_TOKEN</code>.`,
   },
 };
 
@@ -43,7 +43,7 @@ export function SecretForm({ kind, leave }) {
   };
   return html`<form class="secret" onSubmit=${submit}>
       <h1 id="secret-title">${title}</h1>
-      ${was && html`<p class="problem" role="alert">The server does not know what was entered.</p>`}
+      ${was && html`<p class="problem" role="alert">The server does not take this ${kind}.</p>`}
       ${link && html`<p class="problem" role="alert">${link}</p>`}
       <p>${why}</p>
       <p><code>omlx-server status</code>, in a terminal there, prints a link that signs you in.</p>

@@ -10,7 +10,7 @@ const NUMBERS = [
   ["top_p", "Top p", { min: 0, max: 1, step: 0.01 }],
   ["top_k", "Top k", { min: 0, max: 100000, step: 1 }],
   ["min_p", "Min p", { min: 0, max: 1, step: 0.01 }],
-  ["max_tokens", "Longest answer (tokens)", { min: 1, step: 1 }],
+  ["max_tokens", "Longest answer", { min: 1, step: 1 }],
   ["seed", "Seed", { step: 1 }],
 ];
 const EFFORTS = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
@@ -57,9 +57,10 @@ export function Options({ talk, model }) {
 
 function inForce(model, name) {
   const value = model?.default_parameters?.[name];
-  if (value !== undefined && value !== null) return `default: ${value}`;
+  const unit = name === "max_tokens" ? " tokens" : "";
+  if (value !== undefined && value !== null) return `default: ${value}${unit}`;
   if (name !== "max_tokens" || !model?.max_model_len) return "default";
-  return `up to ${number(model.max_model_len)}`; // what the context has room for
+  return `${number(model.max_model_len)} tokens`; // what the context has room for
 }
 
 function Presets({ options, apply }) {

@@ -38,6 +38,9 @@ NOT_TRACED = {
     ("compute/cluster/ranks.py", "connect_ranks"): _SEVERAL,
     ("compute/sampler.py", "unsampled"): _SEVERAL,
     ("compute/weights/gguf/tensors.py", "_affine"): _READS,
+    ("compute/weights/gguf/tensors.py", "_join_kv"): _READS,
+    ("compute/weights/gguf/tensors.py", "_plain"): _READS,
+    ("compute/weights/gguf/tensors.py", "_split_gate_up"): _READS,
 }
 
 
