@@ -4,7 +4,6 @@ which cases run."""
 import gc
 import os
 import signal
-from contextlib import suppress
 
 import pytest
 
@@ -22,11 +21,6 @@ for _name in [name for name in os.environ if name.startswith("XDG_")]:
 
 # Engines look through their books whenever they are at rest.
 os.environ["OMLX_CHECKS"] = "1"
-
-# MLX wakes a thread for each operation, which need not interrupt whoever makes the next one.
-if hasattr(os, "SCHED_BATCH"):
-    with suppress(OSError):  # a container may forbid it
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 # A shell that runs the tests in the background has SIGINT ignored, and so would every program that
 # they start.
