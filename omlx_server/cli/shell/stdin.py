@@ -3,7 +3,6 @@
 import sys
 
 import typer
-from click import IntRange
 
 from omlx_server.errors import UsageError
 
@@ -28,7 +27,11 @@ def confirm(question: str, hint: str, *, default: bool = False) -> bool:
 
 def ask_number(question: str, most: int) -> int:
     """Ask on stderr for a number from 1, the default, to `most`."""
-    return int(typer.prompt(question, default=1, type=IntRange(1, most), err=True))
+    while True:
+        number = int(typer.prompt(question, default=1, type=int, err=True))
+        if 1 <= number <= most:
+            return number
+        typer.echo(f"Error: {number} is no number from 1 to {most}.", err=True)
 
 
 def read(most_bytes: int = -1) -> bytes:
