@@ -23,12 +23,12 @@ export class Signal {
 /** The value of a signal; the component is drawn again when it changes. */
 export function useSignal(signal) {
   const [, draw] = useState(0);
+  const drawn = signal.value; // it may change before the effect runs
   useEffect(() => {
-    const drawn = signal.value;
     const again = () => draw((count) => count + 1);
     const end = signal.subscribe(again);
     if (signal.value !== drawn) again();
     return end;
   }, [signal]);
-  return signal.value;
+  return drawn;
 }

@@ -38,7 +38,9 @@ export function SettingsView() {
       ([name, settings]) => html`<section class="card" key=${name} aria-labelledby=${`s-${name}`}>
         <h2 id=${`s-${name}`}>${name}</h2>
         <ul class="settings">
-          ${settings.map((one) => html`<${Setting} key=${one.key} setting=${one} again=${again} />`)}
+          ${settings.map(
+            (one) => html`<${Setting} key=${one.key} setting=${one} again=${again} />`,
+          )}
         </ul>
       </section>`,
     )}
