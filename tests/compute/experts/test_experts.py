@@ -30,6 +30,7 @@ from tests.compute.experts.on_disk import (
     stored_one_by_one,
     weights_of,
 )
+from tests.sweeps import daily
 
 COUNT = 4
 FAMILIES = [
@@ -72,7 +73,7 @@ def test_logits_are_those_of_the_whole_model(family: str, slots: int, tmp_path: 
 OTHERS = [name for name in WITH_EXPERTS if name not in FAMILIES]
 
 
-@pytest.mark.parametrize("family", OTHERS)
+@pytest.mark.parametrize("family", daily(OTHERS, ["deepseek_v41", "granitemoe", "llama4"]))
 def test_so_are_those_of_other_families_or_they_are_refused(family: str, tmp_path: Path) -> None:
     tiny_models.save_tiny(tmp_path, family)
     modules = open_lazily(tmp_path).modules()
