@@ -71,9 +71,13 @@ def locate(name: str, places: Places, progress: ProgressListener | None = None) 
 def downloaded(done: Downloaded, places: Places) -> Located:
     if done.path.suffix != ".gguf":
         return located(done.path, done.name)
-    view = gguf.view_of(done.path, _views(places.dirs))
+    return located(_whole_view(done.path, places), done.name)
+
+
+def _whole_view(file: Path, places: Places) -> Path:
+    view = gguf.view_of(file, _views(places.dirs))
     gguf.complete(view)
-    return located(view, done.name)
+    return view
 
 
 def find_or_expect(name: str, places: Places) -> Located | None:
@@ -150,9 +154,7 @@ def _from_path(path: Path, places: Places) -> Located:
     if not path.exists():
         raise ModelUnavailable(f"{path} does not exist", hint=layout.LAYOUT_HINT)
     if (file := _gguf_at(path)) is not None:
-        view = gguf.view_of(file, _views(places.dirs))
-        gguf.complete(view)
-        return Located(view, (file.stem,))
+        return Located(_whole_view(file, places), (file.stem,))
     if not path.is_dir():
         kind = layout.OTHER_WEIGHTS.get(path.suffix, "single")
         raise ModelUnavailable(

@@ -11,7 +11,7 @@ from pathlib import Path
 from omlx_server import clock
 from omlx_server.api.models.listing import ModelListing
 from omlx_server.api.models.served_model import CHAT, EMBEDDING, NOTHING, RERANKING, Role
-from omlx_server.core.experts.budget import ExpertBudget
+from omlx_server.core.experts.budget import ExpertBudget, budget_of
 from omlx_server.core.experts.files import ExpertSizes
 from omlx_server.core.model_files.kind import ModelKind
 from omlx_server.core.model_files.vision import server_lacks
@@ -27,7 +27,7 @@ from omlx_server.settings import Settings
 from omlx_server.settings.overrides import context_of
 from omlx_server.wiring.draft_model import draft_model_bytes
 from omlx_server.wiring.encoders import FoundEncoders, is_encoder
-from omlx_server.wiring.memory import expert_budget, shares_of
+from omlx_server.wiring.memory import shares_of
 from omlx_server.wiring.overrides.in_force import request_defaults
 
 _log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class KnownModels:
         pinned = overrides.pin or any(models.resolve_alias(name) in names for name in models.pinned)
         ttl = models.idle_ttl_seconds if overrides.ttl is None else overrides.ttl
         budget = self._expert_budget(source)
-        nbytes = self.bytes_in_memory(source)
+        nbytes = source.nbytes if budget is None else budget.nbytes
         if source.loads_as is ModelKind.CHAT:
             nbytes += draft_model_bytes(source.located, self.settings)
         wanted = ModelRequest(source.key, nbytes, pinned, ttl, names[0])
@@ -196,8 +196,9 @@ class KnownModels:
         return source.nbytes if budget is None else budget.nbytes
 
     def _expert_budget(self, source: KnownModel) -> ExpertBudget | None:
-        names, sizes = source.located.names, source.experts
-        return expert_budget(names, source.nbytes, sizes, self.settings, self._limit)
+        overrides = self.settings.overrides_of(source.located.names)
+        experts = overrides.experts, overrides.experts_memory
+        return budget_of(source.nbytes, source.experts, self._limit, *experts)
 
     def adapter_places(self, source: KnownModel) -> AdapterPlaces | None:
         if source.role is not CHAT:

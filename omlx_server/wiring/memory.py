@@ -1,7 +1,6 @@
 """The server's share of the machine's memory, and its parts."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from omlx_server.compute.model.notes import Allowed, always
 from omlx_server.compute.planning.model_shape import shape_of, structural_shape
 from omlx_server.compute.planning.plan_file import planning
 from omlx_server.compute.planning.tower_plan import planning_tower
-from omlx_server.core.experts.budget import ExpertBudget, budget_of
-from omlx_server.core.experts.files import ExpertFiles, ExpertSizes
+from omlx_server.core.experts.budget import budget_of
+from omlx_server.core.experts.files import ExpertFiles
 from omlx_server.core.memory import ledger
 from omlx_server.core.memory.estimate import FlatPlanner, Planner
 from omlx_server.core.memory.guard import MemoryGuard
@@ -95,22 +94,14 @@ def cache_budget(
     return HotBudget(hot, checkpoints, buffers=device.MAX_BUFFERS // 2)
 
 
-def expert_budget(
-    names: Sequence[str], weights: int, sizes: ExpertSizes | None, settings: Settings, limit: int
-) -> ExpertBudget | None:
-    """Return what of a model with experts of these sizes is in memory, or None for all of it."""
-    overrides = settings.overrides_of(names)
-    setting = overrides.experts or "auto"
-    return budget_of(weights, sizes, limit, setting, overrides.experts_memory)
-
-
 def experts_on_disk(
     located: Located, settings: Settings, limit: int
 ) -> tuple[ExpertFiles, int] | None:
     """Return the files whose experts stay there, and how many of each layer are in memory."""
     name, sizes = located.names[0], expert_sizes(located.path)
-    budget = expert_budget(located.names, weight_bytes(located.path), sizes, settings, limit)
-    if budget is None and settings.overrides_of(located.names).experts == "disk":
+    overrides, weights = settings.overrides_of(located.names), weight_bytes(located.path)
+    budget = budget_of(weights, sizes, limit, overrides.experts, overrides.experts_memory)
+    if budget is None and overrides.experts == "disk":
         _log.warning("%s has no experts that can stay on the disk", name)
     if budget is None or sizes is None or (files := expert_files(located.path)) is None:
         return None

@@ -12,7 +12,7 @@ from omlx_server.errors import ConfigError
 from omlx_server.models.tokenizer_files import TokenizerFiles, read_template, read_templates
 from omlx_server.text.dialect import FILL_IN
 from omlx_server.text.reasoning.style import STYLES
-from omlx_server.text.tool_calls.fallback import supports_tools
+from omlx_server.text.tool_calls.fallback import shows_tools
 
 FileState = tuple[str, int, float]
 """A file's name, its size in bytes and when it was changed."""
@@ -37,40 +37,44 @@ def read_abilities(
 ) -> Abilities:
     """Return the abilities by the tokenizer's files, or by the template and reasoning parser of the
     settings. Slow the first time: the files are large."""
-    states = file_states(directory, *([Path(template_file)] if template_file else ()))
-    if directory is None or states is None:
-        return Abilities()
     with _VOCABULARY_LOCK:
-        return _read_all(directory, template_file, reasoning_parser, states)
+        return _abilities(directory, template_file, reasoning_parser, has_vocabulary=True)
 
 
 def abilities_by_template(
     directory: Path | None, template_file: str = "", reasoning_parser: str = ""
 ) -> Abilities:
     """Return what `read_abilities` does, but for `insert`, quickly: without the vocabulary."""
+    return _abilities(directory, template_file, reasoning_parser, has_vocabulary=False)
+
+
+def _abilities(
+    directory: Path | None, template_file: str, reasoning_parser: str, *, has_vocabulary: bool
+) -> Abilities:
     states = file_states(directory, *([Path(template_file)] if template_file else ()))
     if directory is None or states is None:
         return Abilities()
-    return _read_templates(directory, template_file, reasoning_parser, states)
+    return _read(directory, template_file, reasoning_parser, states, has_vocabulary)
 
 
-# `states` are in the caches' keys only: a changed file is read again.
-@lru_cache(_CACHED_MODELS)
-def _read_all(
-    directory: Path, template_file: str, reasoning_parser: str, states: tuple[FileState, ...]
+# `states` are in the cache's keys only: a changed file is read again.
+@lru_cache(2 * _CACHED_MODELS)
+def _read(
+    directory: Path,
+    template_file: str,
+    reasoning_parser: str,
+    states: tuple[FileState, ...],
+    has_vocabulary: bool,
 ) -> Abilities:
-    files = TokenizerFiles.of(directory)
-    templates = _templates_in_force(template_file) if template_file else files.templates
-    return _abilities_of(templates, files.vocabulary, reasoning_parser)
-
-
-@lru_cache(_CACHED_MODELS)
-def _read_templates(
-    directory: Path, template_file: str, reasoning_parser: str, states: tuple[FileState, ...]
-) -> Abilities:
-    _, of_model = read_templates(directory)
-    templates = _templates_in_force(template_file) if template_file else of_model
-    return _abilities_of(templates, frozenset(), reasoning_parser)
+    vocabulary = frozenset[str]()
+    if has_vocabulary:
+        files = TokenizerFiles.of(directory)
+        templates, vocabulary = files.templates, files.vocabulary
+    else:
+        _, templates = read_templates(directory)
+    if template_file:
+        templates = _templates_in_force(template_file)
+    return _abilities_of(templates, vocabulary, reasoning_parser)
 
 
 def _templates_in_force(template_file: str) -> dict[str, str]:
@@ -87,17 +91,10 @@ def _abilities_of(
     style = STYLES[reasoning_parser or reasoning_parser_of(all_sources, tokens)]
     return Abilities(
         template=templates.get("default", ""),
-        tools=any(map(_supports_tools, sources)),
+        tools=any(map(shows_tools, sources)),
         thinking=style is not None and style.start in all_sources,
         insert=any(tokens.issuperset(fill_in) for fill_in in FILL_IN),
     )
-
-
-def _supports_tools(template: str) -> bool:
-    try:
-        return supports_tools(template)
-    except RecursionError:
-        return False
 
 
 def file_states(directory: Path | None, *others: Path) -> tuple[FileState, ...] | None:

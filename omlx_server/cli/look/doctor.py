@@ -85,8 +85,8 @@ def _check_all(
             limit = memory.limit_of(settings, device)
             nbytes = layout.weight_bytes(path)
             overrides, sizes = settings.overrides_of([name]), layout.expert_sizes(path)
-            setting = overrides.experts or "auto"
-            if budget := budget_of(nbytes, sizes, limit, setting, overrides.experts_memory):
+            experts = overrides.experts, overrides.experts_memory
+            if budget := budget_of(nbytes, sizes, limit, *experts):
                 nbytes = budget.nbytes
             yield memory.weights(name, nbytes, limit, max(1, len(hosts)))
     yield from _check_storage(settings)

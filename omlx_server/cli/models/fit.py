@@ -14,7 +14,7 @@ LONG = f"{CONTEXT // 1024}k tokens of context"
 def fit_here(model: Located, limit: int) -> Fit:
     """Tell by a chat model's files whether it fits, perhaps with experts that stay on the disk."""
     about, weights = described(model.path), weight_bytes(model.path)
-    if budget := budget_of(weights, expert_sizes(model.path), limit, "auto"):
+    if budget := budget_of(weights, expert_sizes(model.path), limit):
         weights = budget.nbytes
     return fit_of(weights, about.token_bytes if about else None, limit)
 

@@ -80,24 +80,17 @@ def _facts(model: Installed, settings: Settings) -> dict[str, Any]:
 
 
 def _parsers(files: TokenizerFiles, overrides: ModelOverrides) -> dict[str, dict[str, str]]:
+    from omlx_server.text.tool_calls.fallback import shows_tools
+
     sources = list(files.templates.values())
     template, vocabulary = "\n".join(sources), files.vocabulary
-    shows_tools = any(map(_shows_tools, sources))
-    tools = tool_parser_of(template, vocabulary, files.tool_parser, shows_tools=shows_tools)
+    has_tools = any(map(shows_tools, sources))
+    tools = tool_parser_of(template, vocabulary, files.tool_parser, shows_tools=has_tools)
     reasoning = reasoning_parser_of(template, vocabulary)
     return {
         "tool_parser": _name_and_origin(overrides.tool_parser, tools),
         "reasoning_parser": _name_and_origin(overrides.reasoning_parser, reasoning),
     }
-
-
-def _shows_tools(template: str) -> bool:
-    from omlx_server.text.tool_calls.fallback import supports_tools
-
-    try:
-        return supports_tools(template)
-    except RecursionError:  # nor could a server use it
-        return False
 
 
 def _name_and_origin(override: str | None, detected: str) -> dict[str, str]:

@@ -30,48 +30,50 @@ class DiskExperts:
     """The experts of a loaded model that stay on the disk."""
 
     slots: int  # of each layer
-    reader: ExpertReader
-
-    @property
-    def counts(self) -> ExpertCounts:
-        return self.reader.counts
+    counts: ExpertCounts
 
 
 def leave_on_disk(model: nn.Module, files: ExpertFiles, slots: int) -> DiskExperts:
     """Give each layer memory for `slots` experts. The model's arrays must be lazy. Raises
     ValueError for one whose experts can't be read one by one."""
-    experts = DiskExperts(slots, ExpertReader(ExpertCounts()))
+    reader = ExpertReader()
     modules = dict(model.named_modules())
     paths = [path for path, module in modules.items() if type(module) is SwitchGLU]
     if not paths:
         raise ValueError("its experts are of a form that can't be left on the disk")
     layers = list[tuple[ExpertsOnDisk, Any]]()
     for number, path in enumerate(paths):
-        layer = _on_disk(path, modules[path], files, experts, check=number == 0)
+        layer = _on_disk(path, modules[path], files, reader, slots, check=number == 0)
         model.update_modules(tree_unflatten([(path, layer)]))
         layers.append((layer, _router(modules[path.rpartition(".")[0]])))
     for (layer, _), (following, router) in pairwise(layers):
         if router is not None:
             layer.guess_for(following, router)
-    return experts
+    return DiskExperts(slots, reader.counts)
 
 
 def _on_disk(
-    path: str, whole: SwitchGLU, files: ExpertFiles, experts: DiskExperts, *, check: bool
+    path: str,
+    whole: SwitchGLU,
+    files: ExpertFiles,
+    reader: ExpertReader,
+    slots: int,
+    *,
+    check: bool,
 ) -> ExpertsOnDisk:
     parameters: Any = tree_flatten(whole.parameters())
     stored = [_stored(files, path, name, array) for name, array in parameters]
-    slots = min(experts.slots, len(stored[0]))
+    slots = min(slots, len(stored[0]))
     memory = SlotMemory(stored, slots)
     if check:
-        _check(parameters, memory, experts.reader)
+        _check(parameters, memory, reader)
     arrays = [
         (name, raw.view(array.dtype).reshape(slots, *array.shape[1:]))
         for raw, (name, array) in zip(memory.arrays, parameters, strict=True)
     ]
     whole.update(tree_unflatten(arrays))
     mx.eval(whole.parameters())
-    return ExpertsOnDisk(whole, memory, experts.reader)
+    return ExpertsOnDisk(whole, memory, reader)
 
 
 def _stored(files: ExpertFiles, path: str, name: str, array: mx.array) -> Sequence[StoredTensor]:

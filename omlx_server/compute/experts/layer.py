@@ -1,7 +1,7 @@
 """A layer of experts of which some are in memory. Mlx thread."""
 
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -82,8 +82,7 @@ class ExpertsOnDisk(SwitchGLU):  # type: ignore[misc]
         self._settle(())
         count = self._memory.experts  # a router may choose others that compute nothing
         ahead = self._slots.ahead(expert for expert in experts if expert < count)
-        for expert, slot in ahead.items():
-            self._begin(expert, slot)
+        self._load(ahead)
         self._ahead.update(ahead)
 
     def _settle(self, experts: Container[int]) -> None:
@@ -99,25 +98,24 @@ class ExpertsOnDisk(SwitchGLU):  # type: ignore[misc]
                 self._slots.fill(slot, expert)
 
     def _product(self, x: mx.array, ids: np.ndarray, passes: Sequence[ExpertPass]) -> mx.array:
-        reads = self._load(passes[0])
+        self._load(passes[0].loads)
         if len(passes) == 1:
-            self._finish(passes[0], reads)
+            self._finish(passes[0])
             return self._launch(x, ids, passes[0].experts)
         rows, choices = x.reshape(-1, x.shape[-1]), ids.ravel()
         outputs, places = list[mx.array](), list[np.ndarray]()
-        for one, following in zip(passes, (*passes[1:], None), strict=True):
-            self._finish(one, reads)
+        for one, loads in zip(passes, (*(later.loads for later in passes[1:]), {}), strict=True):
+            self._finish(one)
             slots = {self._slots.slot_of[expert] for expert in one.experts}
-            loads = following or ExpertPass((), {})
-            is_free = slots.isdisjoint(loads.loads.values())
+            is_free = slots.isdisjoint(loads.values())
             if is_free:  # then they are read while these are computed
-                reads = self._load(loads)
+                self._load(loads)
             pairs = np.flatnonzero(np.isin(choices, one.experts))
             tokens = rows[mx.array(pairs // ids.shape[-1])]
             outputs.append(self._launch(tokens, choices[pairs][:, None], one.experts)[:, 0])
             places.append(pairs)
             if not is_free:
-                reads = self._load(loads)
+                self._load(loads)
         order = mx.array(np.argsort(np.concatenate(places)))
         return mx.concatenate(outputs)[order].reshape(*ids.shape, -1)
 
@@ -130,23 +128,21 @@ class ExpertsOnDisk(SwitchGLU):  # type: ignore[misc]
         self._used_at.update(dict.fromkeys(slots, self._waits))
         return output
 
-    def _load(self, one: ExpertPass) -> list[Future[None]]:
-        return [self._begin(expert, slot) for expert, slot in one.loads.items()]
+    def _load(self, loads: Mapping[int, int]) -> None:
+        """Empty the slots of these experts, and begin to read into them."""
+        for expert, slot in loads.items():
+            if self._used_at.get(slot) == self._waits:
+                self._wait()
+            if (before := self._reading.get(slot)) is not None:
+                before.exception()
+            self._ahead = {e: s for e, s in self._ahead.items() if s != slot}
+            self._slots.empty(slot)
+            self._reading[slot] = self._reader.read(self._memory.targets(expert, slot))
 
-    def _begin(self, expert: int, slot: int) -> Future[None]:
-        """Empty a slot, and begin to read into it."""
-        if self._used_at.get(slot) == self._waits:
-            self._wait()
-        if (before := self._reading.get(slot)) is not None:
-            before.exception()
-        self._ahead = {e: s for e, s in self._ahead.items() if s != slot}
-        self._slots.empty(slot)
-        read = self._reading[slot] = self._reader.read(self._memory.targets(expert, slot))
-        return read
-
-    def _finish(self, one: ExpertPass, reads: Sequence[Future[None]]) -> None:
+    def _finish(self, one: ExpertPass) -> None:
         """Wait for all reads of a pass. Raises UnreadableWeights for one that failed."""
-        problems = [problem for read in reads if (problem := read.exception()) is not None]
+        reads = [self._reading[slot].exception() for slot in one.loads.values()]
+        problems = [problem for problem in reads if problem is not None]
         if problems:
             raise UnreadableWeights(f"experts can't be read: {problems[0]}") from problems[0]
         for expert, slot in one.loads.items():

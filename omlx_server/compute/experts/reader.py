@@ -16,8 +16,8 @@ Target = tuple[StoredTensor, memoryview]
 class ExpertReader:
     """Keeps the files of one model open."""
 
-    def __init__(self, counts: ExpertCounts) -> None:
-        self.counts = counts
+    def __init__(self) -> None:
+        self.counts = ExpertCounts()
         self._threads = ThreadPoolExecutor(_THREADS, "experts")
         self._files = dict[str, int]()
         weakref.finalize(self, _close, self._threads, self._files)

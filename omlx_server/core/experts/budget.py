@@ -24,13 +24,13 @@ def budget_of(
     weights: int,
     sizes: ExpertSizes | None,
     limit: int,
-    setting: ExpertsSetting,
+    setting: ExpertsSetting | None = None,
     most_bytes: int | None = None,
 ) -> ExpertBudget | None:
-    """Return the budget of a model with `weights` bytes, or None for all its experts. `most_bytes`
-    bounds those of experts."""
+    """Return the budget of a model with `weights` bytes, or None for all its experts. No setting is
+    "auto"; `most_bytes` bounds those of experts."""
     fits = weights <= WEIGHTS_SHARE * limit
-    if sizes is None or setting == "memory" or (setting == "auto" and fits):
+    if sizes is None or setting == "memory" or (setting != "disk" and fits):
         return None
     rest = weights - sizes.nbytes * sizes.experts
     room = int(_SHARE * limit) - rest if most_bytes is None else most_bytes

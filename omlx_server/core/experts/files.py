@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 # mlx-lm stacks the experts of a layer: `...switch_mlp.gate_proj.weight`; others have one tensor
@@ -44,7 +45,7 @@ class ExpertFiles:
                 stem = f"{match['block']}.{projection}.{rest}"
                 self._single.setdefault(stem, {})[int(match["expert"])] = tensor
 
-    @property
+    @cached_property
     def sizes(self) -> ExpertSizes | None:
         stacked = [(one.nbytes, one.shape[0]) for one in self._stacked.values() if one.shape]
         single = [

@@ -34,6 +34,14 @@ def supports_tools(template_source: str) -> bool:
     return not meta.find_undeclared_variables(tree).isdisjoint(("tools", "functions"))
 
 
+def shows_tools(template_source: str) -> bool:
+    """Return what `supports_tools` does; False, too, for a template that is nested too deeply."""
+    try:
+        return supports_tools(template_source)
+    except RecursionError:
+        return False
+
+
 def has_calls_or_results(message: Mapping[str, Any]) -> bool:
     return message["role"] == "tool" or bool(message.get("tool_calls"))
 

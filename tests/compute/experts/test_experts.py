@@ -141,16 +141,15 @@ def test_no_slot_is_read_into_while_a_product_uses_it(
     tiny_models.save_tiny(tmp_path, "mixtral", num_hidden_layers=1)
     model, _ = opened(tmp_path, slots)
     in_use, launched = set[int](), layers.ExpertsOnDisk._launch
-    begin = layers.ExpertsOnDisk._begin
+    targets = layers.SlotMemory.targets
 
     def launch(self: ExpertsOnDisk, x: mx.array, ids: object, experts: list[int]) -> mx.array:
         in_use.update(self._slots.slot_of[expert] for expert in experts)
         return launched(self, x, ids, experts)  # type: ignore[arg-type]
 
-    def read(self: ExpertsOnDisk, expert: int, slot: int) -> object:
-        future = begin(self, expert, slot)
+    def read(self: layers.SlotMemory, expert: int, slot: int) -> list[Target]:
         assert slot not in in_use
-        return future
+        return targets(self, expert, slot)
 
     def wait() -> None:
         mx.synchronize()
@@ -158,7 +157,7 @@ def test_no_slot_is_read_into_while_a_product_uses_it(
 
     monkeypatch.setattr(device, "wait", wait)
     monkeypatch.setattr(layers.ExpertsOnDisk, "_launch", launch)
-    monkeypatch.setattr(layers.ExpertsOnDisk, "_begin", read)
+    monkeypatch.setattr(layers.SlotMemory, "targets", read)
     for _ in logits(model):
         pass
 
